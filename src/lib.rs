@@ -1,0 +1,2 @@
+//! Seals one AI agent in a cell of its own.
+pub mod policy;

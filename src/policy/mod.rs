@@ -1,0 +1,320 @@
+//! What is asked for: a plain value, read from a file and from flags.
+//!
+//! Nothing here looks at the host; [`load`] is the only reader of files.
+
+pub mod check;
+pub mod load;
+pub mod profile;
+pub mod schema;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The place an entry was written at: `policy.toml:12` or `--ro-bind`.
+///
+/// Every message about an entry begins with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin(pub String);
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A resolved policy: variables filled in, profiles merged, flags added,
+/// every path absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Which sandbox the provider lives in.
+    pub mode: Mode,
+    /// The cell itself.
+    pub cell: Cell,
+    /// The file tree.
+    pub filesystem: Filesystem,
+    /// The run's own part of a shared instance.
+    pub run: RunScope,
+    /// The directory by which the provider reports activity.
+    pub channel: Option<Channel>,
+    /// The tree the provider works on.
+    pub workspace: Option<Workspace>,
+    /// The provider's environment.
+    pub environment: Environment,
+    /// The provider's network.
+    pub network: Network,
+    /// The system call filter.
+    pub seccomp: Seccomp,
+    /// What the host must have and what may be left out.
+    pub require: Require,
+}
+
+/// Who is the sandbox of the provider's tools.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The cell. All layers stand and nothing inside can make another sandbox.
+    #[default]
+    Sealed,
+    /// The provider sandboxes its own tools inside the cell.
+    Nested,
+}
+
+/// The cell itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Host name inside.
+    pub hostname: String,
+    /// Where the provider starts; without it the workspace, else the home.
+    pub workdir: Option<PathBuf>,
+    /// `HOME`, and a tmpfs unless another entry makes it.
+    pub home: PathBuf,
+    /// Wall time after which the run is ended.
+    pub timeout: Option<Duration>,
+    /// Time between TERM and KILL at a timeout.
+    pub timeout_grace: Duration,
+}
+
+/// The file tree of the cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filesystem {
+    /// How much of the host's system is seen.
+    pub system: System,
+    /// Read-only views.
+    pub ro_bind: Vec<Bind>,
+    /// Writable views.
+    pub bind: Vec<Bind>,
+    /// Fresh memory file systems.
+    pub tmpfs: Vec<Tmpfs>,
+}
+
+/// How much of the host's system the cell sees.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum System {
+    /// `/usr` and its links, and of `/etc` what programs cannot start without.
+    #[default]
+    Minimal,
+    /// Nothing: every file of the cell is named by the policy.
+    None,
+}
+
+/// A view of a host path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Path on the host.
+    pub src: PathBuf,
+    /// Path in the cell.
+    pub dest: PathBuf,
+    /// Left out where the host has no such path.
+    pub optional: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// A fresh memory file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tmpfs {
+    /// Path in the cell.
+    pub path: PathBuf,
+    /// Bytes it may hold; the kernel's default is half of the memory.
+    pub size: Option<u64>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Which parts of a shared instance are this run's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunScope {
+    /// Writable at the path they have on the host.
+    pub expose: Vec<Expose>,
+}
+
+/// One writable part of the instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expose {
+    /// Path on the host and in the cell.
+    pub path: PathBuf,
+    /// What it is, and what is made when it is missing.
+    pub kind: ExposeKind,
+    /// Made, with the run's owner, when it is missing.
+    pub create: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What an exposure is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExposeKind {
+    /// A directory, made with mode 0700.
+    #[default]
+    Directory,
+    /// A regular file, made with mode 0600.
+    File,
+}
+
+/// The private directory by which the provider reports activity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// The directory, at the path it has on the host.
+    pub dir: PathBuf,
+    /// FIFOs that take writes.
+    pub fifo: Vec<Entry>,
+    /// Locks that are the harness's own.
+    pub lock: Vec<Entry>,
+    /// Whether a helper in the cell may take a lock for reading.
+    pub lock_access: LockAccess,
+    /// Files and directories that may be read.
+    pub read_only: Vec<Entry>,
+    /// Programs that may be read and run.
+    pub execute: Vec<Entry>,
+    /// Whether the directory itself takes new entries.
+    pub replaceable: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// A path named by the channel; absolute, as on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The path.
+    pub path: PathBuf,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What the cell may do with a lock file.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum LockAccess {
+    /// Not even open it.
+    #[default]
+    None,
+    /// Open it for reading, which is enough to take it.
+    Read,
+}
+
+/// The tree the provider works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Path on the host.
+    pub dir: PathBuf,
+    /// Path in the cell.
+    pub at: PathBuf,
+    /// Whether it takes writes.
+    pub access: Access,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Whether a tree takes writes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Every write is EROFS.
+    ReadOnly,
+    /// Writes land on the host.
+    #[default]
+    ReadWrite,
+}
+
+/// The provider's environment, beside PATH, HOME, TMPDIR, LANG and USER.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Variables taken from the launcher's environment, where it has them.
+    pub pass: Vec<String>,
+    /// Variables and their values.
+    pub set: BTreeMap<String, String>,
+}
+
+/// The provider's network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Which network namespace.
+    pub mode: NetworkMode,
+}
+
+/// Which network the cell has.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkMode {
+    /// A namespace of its own with nothing but loopback.
+    #[default]
+    None,
+    /// The host's.
+    Host,
+}
+
+/// The system call filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seccomp {
+    /// A name from `filters/`; without it the one that fits the mode.
+    pub filter: Option<String>,
+}
+
+/// What the host must have, and what may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Require {
+    /// Lowest Landlock ABI.
+    pub landlock: u32,
+    /// Layers that may be missing on the host.
+    pub allow_missing: Vec<Layer>,
+    /// Layers that are turned off.
+    pub without: Vec<Layer>,
+}
+
+/// A layer that can be waived by name.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layer {
+    /// The Landlock domain.
+    Landlock,
+    /// Landlock's scopes for signals and abstract sockets.
+    LandlockScope,
+    /// The system call filter.
+    Seccomp,
+    /// The network namespace.
+    Network,
+    /// The cgroup namespace.
+    Cgroup,
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Cell {
+            hostname: "cell".into(),
+            workdir: None,
+            home: "/home/agent".into(),
+            timeout: None,
+            timeout_grace: Duration::from_secs(10),
+        }
+    }
+}

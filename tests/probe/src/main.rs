@@ -1,0 +1,3 @@
+//! A small program that the tests run inside and outside a cell.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! `cargo xtask`: what the project makes and checks of itself.
+
+fn main() {}
