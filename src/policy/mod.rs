@@ -307,6 +307,19 @@ pub enum Layer {
     Cgroup,
 }
 
+impl Layer {
+    /// Its name, as in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layer::Landlock => "landlock",
+            Layer::LandlockScope => "landlock-scope",
+            Layer::Seccomp => "seccomp",
+            Layer::Network => "network",
+            Layer::Cgroup => "cgroup",
+        }
+    }
+}
+
 impl Default for Cell {
     fn default() -> Self {
         Cell {

@@ -1,0 +1,160 @@
+//! The interpreter: each step as the kernel is told of it.
+
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+
+use super::{Child, Stream};
+use crate::plan::Step;
+use crate::report::Record;
+use crate::sys::clone::exit;
+use crate::sys::{Result, credentials, fd, landlock, mount, net, seccomp, signal, tty};
+
+impl Child<'_> {
+    /// Takes one step. `StartProvider` and `Execute` are taken by who calls.
+    pub(super) fn apply(&self, step: &Step, ruleset: &mut Option<OwnedFd>) -> Result<()> {
+        match step {
+            Step::AwaitIdMaps => fd::wait_byte(self.report),
+            Step::SetIds { uid, gid } => credentials::set_ids(*uid, *gid),
+            Step::WriteIdMap { file, content } => fd::write_file(file.path(), content.to_bytes()),
+            Step::DieWithLauncher => self.die_with_launcher(),
+            Step::NewRoot => {
+                let options = [(c"mode", c"0755")];
+                let root = mount::make(
+                    c"tmpfs",
+                    options.into_iter(),
+                    mount::NO_SUID | mount::NO_DEV,
+                )?;
+                mount::attach_over_root(&root)
+            }
+            Step::MakeDirectory { path, mode } => fd::make_directory(fd::CWD, path, *mode),
+            Step::MakeSymlink { path, target } => fd::make_symlink(target, path),
+            Step::MakeFile { path, content } => fd::make_file(path, content.to_bytes(), 0o644),
+            Step::Bind {
+                source,
+                identity,
+                path,
+                attributes,
+                ..
+            } => {
+                let tree = mount::copy(source, *identity)?;
+                mount::restrict(&tree, *attributes)?;
+                mount::attach(&tree, path)
+            }
+            Step::Mount {
+                filesystem,
+                options,
+                path,
+                attributes,
+                ..
+            } => {
+                let options = options.iter().map(|(key, value)| (&**key, &**value));
+                let tree = mount::make(filesystem, options, *attributes)?;
+                mount::attach(&tree, path)
+            }
+            Step::Cover {
+                source,
+                path,
+                attributes,
+            } => {
+                let tree = mount::copy_inside(source)?;
+                mount::restrict(&tree, *attributes)?;
+                mount::attach(&tree, path)
+            }
+            Step::WriteSysctl { path, value } => fd::write_file(path, value.to_bytes()),
+            Step::SealRoot => mount::restrict_working_directory(mount::READ_ONLY),
+            Step::PivotRoot => mount::pivot_root(),
+            Step::DetachOldRoot => mount::detach_old_root(),
+            Step::SetHostname { name } => credentials::set_hostname(name),
+            Step::LoopbackUp => net::loopback_up(),
+            Step::ResetSignals => {
+                signal::reset_dispositions();
+                Ok(())
+            }
+            Step::NewSession { terminal } => self.new_session(*terminal),
+            Step::NewSessionKeyring => credentials::join_new_session_keyring(),
+            Step::DropCapabilities => credentials::drop_capabilities(),
+            Step::ClearCommandLine => credentials::clear_command_line(),
+            Step::ClearDumpable => credentials::set_dumpable(false),
+            Step::NewProcessGroup => self.new_process_group(),
+            Step::SetDescriptors { keep } => self.set_descriptors(keep),
+            Step::LimitCore => credentials::set_limit(libc::RLIMIT_CORE, 0),
+            Step::SetUmask { mask } => {
+                credentials::set_umask(*mask);
+                Ok(())
+            }
+            Step::ChangeDirectory { path } => mount::change_directory(path),
+            Step::NoNewPrivs => credentials::set_no_new_privs(),
+            Step::CreateRuleset { handled } => {
+                *ruleset = Some(landlock::create(handled)?);
+                Ok(())
+            }
+            Step::AllowPath { path, access } => match ruleset {
+                Some(ruleset) => landlock::allow(ruleset, path, *access),
+                None => Ok(()),
+            },
+            Step::RestrictSelf => match ruleset.take() {
+                Some(ruleset) => landlock::restrict_self(&ruleset),
+                None => Ok(()),
+            },
+            Step::InstallFilter { program, .. } => seccomp::install(program),
+            Step::WaitAtGate => self.wait_at_gate(),
+            Step::StartProvider | Step::Execute => Ok(()),
+        }
+    }
+
+    fn die_with_launcher(&self) -> Result<()> {
+        credentials::die_with_parent()?;
+        // It may have died before that; then nobody reads the status any more.
+        if fd::reader_is_gone(self.status)? {
+            exit(125);
+        }
+        Ok(())
+    }
+
+    /// Init leads the session and the provider has a group of its own in it:
+    /// such a group is not orphaned, so that Ctrl-Z can stop it (setpgid(2)).
+    fn new_session(&self, terminal: bool) -> Result<()> {
+        tty::new_session()?;
+        if !terminal {
+            return Ok(());
+        }
+        let (master, slave) = tty::open_pair(c"/dev/pts/ptmx")?;
+        tty::take_control(slave.as_raw_fd())?;
+        fd::send_descriptor(self.report, &Record::Terminal.encode(), master.as_fd())?;
+        self.terminal.set(slave.into_raw_fd());
+        Ok(())
+    }
+
+    fn new_process_group(&self) -> Result<()> {
+        tty::new_process_group()?;
+        match self.terminal.get() {
+            -1 => Ok(()),
+            terminal => tty::take_foreground(terminal),
+        }
+    }
+
+    fn set_descriptors(&self, keep: &[i32]) -> Result<()> {
+        for (stream, target) in self.stdio.iter().zip(0..) {
+            let source = match stream {
+                Stream::Descriptor(fd) => *fd,
+                Stream::Terminal => self.terminal.get(),
+            };
+            fd::duplicate_to(source, target)?;
+        }
+        fd::close_on_exec(3)?;
+        keep.iter().try_for_each(|&fd| fd::duplicate_to(fd, fd))
+    }
+
+    fn wait_at_gate(&self) -> Result<()> {
+        // The launcher may look only into what is dumpable. Nobody else is in
+        // the cell yet, and exec makes the memory anew.
+        credentials::set_dumpable(true)?;
+        // The cell's root is readable by its mode, and Landlock grants nothing
+        // on it, so a refusal can only be the domain's.
+        let root_listing = match fd::open(fd::CWD, c"/", libc::O_RDONLY | libc::O_DIRECTORY, 0) {
+            Ok(_) => 0,
+            Err(failure) => failure.errno as i32,
+        };
+        fd::write(self.report, &Record::AtGate { root_listing }.encode())?;
+        fd::wait_byte(self.report)
+    }
+}

@@ -1,0 +1,87 @@
+//! PID 1 of the cell: builds the tree, gives itself up, starts the provider,
+//! reaps, and passes signals on.
+
+use super::{Child, provider};
+use crate::plan::Step;
+use crate::report::Record;
+use crate::sys::clone::{Memory, child, exit};
+use crate::sys::{credentials, fd, signal};
+
+/// The whole life of init.
+pub fn run(child: &Child) -> ! {
+    // Modes are as the plan says, whatever mask the harness had.
+    credentials::set_umask(0);
+    child.launcher.into_iter().for_each(fd::close);
+    let mut provider = None;
+    for (index, step) in child.plan.init.iter().enumerate() {
+        let result = match step {
+            Step::StartProvider => start_provider(child).map(|pid| provider = Some(pid)),
+            step => child.apply(step, &mut None),
+        };
+        if let Err(failure) = result {
+            child.fail(index, failure);
+        }
+    }
+    match provider {
+        Some(provider) => watch(child, provider),
+        None => exit(125),
+    }
+}
+
+fn start_provider(init: &Child) -> crate::sys::Result<i32> {
+    let waits_at_gate = init.plan.provider.contains(&Step::WaitAtGate);
+    let memory = if waits_at_gate {
+        Memory::Copied
+    } else {
+        Memory::Shared
+    };
+    let Some(mut stack) = init.stack.take() else {
+        exit(125)
+    };
+    let pid = child(&mut stack, memory, provider::run, init);
+    // Freeing is no business of PID 1.
+    std::mem::forget(stack);
+    pid
+}
+
+/// Reaps and forwards until the provider's process has ended; the kernel then
+/// ends everything else in the cell together with PID 1.
+fn watch(child: &Child, provider: i32) -> ! {
+    if fd::close_all_but(child.status).is_err() {
+        exit(125);
+    }
+    loop {
+        while let Some(change) = signal::next_change() {
+            if change.pid != provider {
+                continue;
+            }
+            let record = match change.code {
+                libc::CLD_STOPPED => Record::Stopped,
+                code => Record::Ended {
+                    code,
+                    status: change.status,
+                },
+            };
+            // A launcher that has gone takes the cell along by itself.
+            let _ = fd::write(child.status, &record.encode());
+            if matches!(record, Record::Ended { .. }) {
+                exit(0);
+            }
+        }
+        let received = signal::wait();
+        // What the provider sends to PID 1 is nobody's order.
+        if received.from_outside {
+            pass_on(provider, received.signal);
+        }
+    }
+}
+
+fn pass_on(provider: i32, number: i32) {
+    match number {
+        libc::SIGCHLD => {}
+        // Whole groups stop and go on; nothing else is sent to more than the provider.
+        libc::SIGTSTP => signal::send(-provider, libc::SIGSTOP),
+        libc::SIGCONT => signal::send(-provider, libc::SIGCONT),
+        number => signal::send(provider, number),
+    }
+}

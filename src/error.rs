@@ -1,0 +1,84 @@
+//! The error a user sees: stage, what failed, errno, cause and remedy.
+
+use std::fmt;
+
+use crate::sys::Errno;
+
+/// Why a launch came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The part of the work: `policy`, `mounts`, `landlock` …
+    pub stage: &'static str,
+    /// What failed, and on what.
+    pub what: String,
+    /// The kernel's answer, where there is one.
+    pub errno: Option<Errno>,
+    /// Why, as far as it is known.
+    pub cause: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// 125, or 126 and 127 for a command that cannot be run.
+    pub exit_code: u8,
+    /// The name of the host's fault, which another machine may not have.
+    pub fault: Option<&'static str>,
+}
+
+/// The exit code of a cell that failed before exec.
+pub const SETUP_FAILED: u8 = 125;
+
+impl Error {
+    /// A failure of `stage`, with exit code 125.
+    pub fn new(stage: &'static str, what: impl Into<String>) -> Error {
+        Error {
+            stage,
+            what: what.into(),
+            errno: None,
+            cause: None,
+            remedy: None,
+            exit_code: SETUP_FAILED,
+            fault: None,
+        }
+    }
+
+    /// With the kernel's answer.
+    pub fn errno(mut self, errno: Errno) -> Error {
+        self.errno = Some(errno);
+        self
+    }
+
+    /// With the reason.
+    pub fn cause(mut self, cause: impl Into<String>) -> Error {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// With what to do.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Error {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// With another exit code.
+    pub fn exit_code(mut self, code: u8) -> Error {
+        self.exit_code = code;
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.stage, self.what)?;
+        if let Some(errno) = self.errno {
+            write!(f, ": {errno:?} {}", errno.desc())?;
+        }
+        if let Some(cause) = &self.cause {
+            write!(f, "\ncause: {cause}")?;
+        }
+        if let Some(remedy) = &self.remedy {
+            write!(f, "\nremedy: {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,366 @@
+//! `--report`: what was applied, each member with its source, and how it ended.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use schemars::JsonSchema;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+use crate::outcome::{Class, Outcome, Usage};
+use crate::plan::{Plan, Step, Waiver};
+use crate::sys::{Errno, fd};
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ReportLine {
+    /// The format of this line: 1.
+    pub version: u32,
+    /// What it tells.
+    #[serde(flatten)]
+    pub event: ReportEvent,
+}
+
+/// What a line of the report tells.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum ReportEvent {
+    /// What was to be done.
+    Plan {
+        /// SHA-256 of the plan as `cellblock plan --json` prints it.
+        digest: String,
+        /// `sealed` or `nested`.
+        mode: crate::policy::Mode,
+        /// The layers left out, and why.
+        waived: Vec<Waiver>,
+        /// What a layer holds alone where two should.
+        notes: Vec<String>,
+    },
+    /// The program, as found in the cell before exec.
+    Provider {
+        /// Its path in the cell.
+        path: String,
+        /// Bytes.
+        size: u64,
+        /// SHA-256 of its content.
+        sha256: String,
+    },
+    /// What the kernel was told, and what it says of it.
+    Applied {
+        /// One member each.
+        evidence: Vec<Evidence>,
+    },
+    /// How it ended. This line is written in every case.
+    Outcome {
+        /// Why.
+        outcome: Class,
+        /// The launcher's exit code.
+        exit_code: u8,
+        /// The provider's own, where it exited.
+        code: Option<i32>,
+        /// The signal that ended the provider, where one did.
+        signal: Option<i32>,
+        /// From before the clone to the end of the cell.
+        wall_seconds: f64,
+        /// What the cell used.
+        usage: Usage,
+        /// Whether the run may go well on another host.
+        retryable: bool,
+        /// What kept the provider from running, where something did.
+        error: Option<Reason>,
+    },
+}
+
+/// An error as a machine reads it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Reason {
+    /// The part of the work.
+    pub stage: String,
+    /// What failed.
+    pub what: String,
+    /// The kernel's answer, by name.
+    pub errno: Option<String>,
+    /// The host's fault, by name.
+    pub fault: Option<String>,
+    /// Why.
+    pub cause: Option<String>,
+    /// What to do.
+    pub remedy: Option<String>,
+}
+
+impl From<&Error> for Reason {
+    fn from(error: &Error) -> Reason {
+        Reason {
+            stage: error.stage.to_owned(),
+            what: error.what.clone(),
+            errno: error.errno.map(|errno| format!("{errno:?}")),
+            fault: error.fault.map(str::to_owned),
+            cause: error.cause.clone(),
+            remedy: error.remedy.clone(),
+        }
+    }
+}
+
+/// One thing that is known of the cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Evidence {
+    /// The layer it belongs to.
+    pub layer: String,
+    /// What.
+    pub name: String,
+    /// Its value.
+    pub value: serde_json::Value,
+    /// How that is known.
+    pub source: Source,
+}
+
+/// How a member of the evidence is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Read from the kernel.
+    Kernel,
+    /// Tried from inside.
+    Probed,
+    /// Given to a call that succeeded.
+    Installed,
+}
+
+/// A report in the making: a file beside its place, which it takes in the end.
+#[derive(Debug)]
+pub struct Report {
+    file: File,
+    temporary: PathBuf,
+    place: PathBuf,
+}
+
+/// Room for the lines of any run; a disk that has not that much is full.
+const ROOM: i64 = 256 * 1024;
+
+impl Report {
+    /// Makes sure that a report can be written, before anything is started.
+    pub fn create(place: &Path) -> Result<Report, Error> {
+        let failed = |what: &str, errno: Errno| {
+            Error::new("report", format!("{}: {what}", place.display()))
+                .errno(errno)
+                .remedy("name a file in a directory that takes it, on a file system with room")
+        };
+        let name = place.file_name().ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
+        if place.is_dir() {
+            return Err(failed("it is a directory", Errno::EISDIR));
+        }
+        let mut temporary = std::ffi::OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = place.with_file_name(temporary);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(|error| failed("it cannot be made", errno(&error)))?;
+        let report = Report { file, temporary, place: place.to_owned() };
+        match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
+            // Not every file system can reserve room.
+            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
+            Err(errno) => Err(failed("there is no room for it", errno)),
+        }
+    }
+
+    /// Tells what is going to be done.
+    pub fn plan(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.write(ReportEvent::Plan {
+            digest: digest(plan),
+            mode: plan.mode,
+            waived: plan.waived.clone(),
+            notes: plan.notes.clone(),
+        })
+    }
+
+    /// Tells what was applied to the process that waits at the gate.
+    pub fn applied(&mut self, plan: &Plan, pid: i32, root_listing: i32) -> Result<(), Error> {
+        if let Some(provider) = provider(plan, pid)? {
+            self.write(provider)?;
+        }
+        self.write(ReportEvent::Applied { evidence: collect(plan, pid, root_listing)? })
+    }
+
+    /// Tells how it ended, and gives the report its name.
+    pub fn finish(mut self, outcome: &Outcome) -> Result<(), Error> {
+        self.write(ReportEvent::Outcome {
+            outcome: outcome.class,
+            exit_code: outcome.exit_code(),
+            code: outcome.code,
+            signal: outcome.signal,
+            wall_seconds: outcome.wall.as_secs_f64(),
+            usage: outcome.usage,
+            retryable: outcome.is_retryable(),
+            error: outcome.error.as_ref().map(Reason::from),
+        })?;
+        let settled = self.file.sync_all().and_then(|()| fs::rename(&self.temporary, &self.place));
+        settled.map_err(|error| self.failed(&error))
+    }
+
+    fn write(&mut self, event: ReportEvent) -> Result<(), Error> {
+        let line = serde_json::to_string(&ReportLine { version: 1, event }).expect("plain values serialize");
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Error {
+        Error::new("report", format!("{} cannot be written", self.place.display())).errno(errno(error))
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        // After a rename there is nothing left to remove.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// SHA-256 of the plan as `cellblock plan --json` prints it.
+pub fn digest(plan: &Plan) -> String {
+    hex(&Sha256::digest(serde_json::to_vec(plan).expect("plain values serialize")))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Finds the program as the provider's process will, in its own tree.
+fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
+    let failed = |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
+    let process = format!("/proc/{pid}");
+    let root = File::open(format!("{process}/root")).map_err(|error| failed(format!("{process}/root"), &error))?;
+    let workdir = File::open(format!("{process}/cwd")).map_err(|error| failed(format!("{process}/cwd"), &error))?;
+    for candidate in &plan.candidates {
+        let Some(file) = open_in(&root, &workdir, candidate) else { continue };
+        let file = File::from(file);
+        let Ok(metadata) = file.metadata() else { continue };
+        if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+            continue;
+        }
+        let sha256 = hash(file).map_err(|error| failed(candidate.to_string(), &error))?;
+        return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
+    }
+    // Exec will say why.
+    Ok(None)
+}
+
+fn open_in(root: &File, workdir: &File, path: &CString) -> Option<OwnedFd> {
+    let dir = if path.to_bytes().starts_with(b"/") { root } else { workdir };
+    fd::open_in_root(dir.as_raw_fd(), path).ok()
+}
+
+fn hash(file: File) -> std::io::Result<String> {
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(hex(&hasher.finalize())),
+            got => hasher.update(&buffer[..got]),
+        }
+    }
+}
+
+/// Reads what the kernel says of the process at the gate, and adds what was
+/// tried and what was installed.
+fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
+    let mut evidence = Vec::new();
+    let mut add = |layer: &str, name: &str, value: serde_json::Value, source| {
+        evidence.push(Evidence { layer: layer.to_owned(), name: name.to_owned(), value, source });
+    };
+    let read = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        fs::read_to_string(&path).map_err(|error| Error::new("evidence", path).errno(errno(&error)))
+    };
+
+    for namespace in &plan.namespaces {
+        let name = namespace.name();
+        let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}"));
+        let own = link(&pid.to_string()).map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
+        if link("self").is_ok_and(|launchers| launchers == own) {
+            return Err(Error::new("evidence", format!("the {name} namespace is the launcher's own")));
+        }
+        add("namespaces", name, own.to_string_lossy().into(), Source::Kernel);
+    }
+    for name in ["uid_map", "gid_map"] {
+        add("namespaces", name, read(name)?.split_whitespace().collect(), Source::Kernel);
+    }
+
+    let mounts: Vec<serde_json::Value> = read("mountinfo")?.lines().map(Into::into).collect();
+    add("mounts", "mountinfo", mounts.into(), Source::Kernel);
+
+    for line in read("status")?.lines() {
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let layer = match name {
+            "CapInh" | "CapPrm" | "CapEff" | "CapBnd" | "CapAmb" | "NoNewPrivs" | "Uid" | "Gid" | "Groups" => "credentials",
+            "Seccomp" | "Seccomp_filters" => "seccomp",
+            _ => continue,
+        };
+        add(layer, name, value.split_whitespace().collect::<Vec<_>>().join(" ").into(), Source::Kernel);
+    }
+    add("descriptors", "open", descriptors(pid)?, Source::Kernel);
+
+    let names = plan.environment.iter().map(|entry| entry.to_string());
+    let names: Vec<serde_json::Value> =
+        names.map(|entry| entry.split('=').next().unwrap_or_default().into()).collect();
+    add("environment", "names", names.into(), Source::Installed);
+
+    let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
+    for step in &plan.provider {
+        match step {
+            Step::CreateRuleset { handled } => {
+                add("landlock", "fs", crate::plan::landlock::rights(handled.fs).into(), Source::Installed);
+                add("landlock", "scoped", crate::plan::landlock::scopes(handled.scoped).into(), Source::Installed);
+                add("landlock", "rules", rules.into(), Source::Installed);
+                if handled.fs != 0 {
+                    let answer = if root_listing == 0 { "allowed".into() } else { format!("{:?}", Errno::from_raw(root_listing)) };
+                    add("landlock", "list /", answer.into(), Source::Probed);
+                }
+            }
+            Step::InstallFilter { name, program } => {
+                let mut hasher = Sha256::new();
+                for insn in *program {
+                    hasher.update(insn.code.to_ne_bytes());
+                    hasher.update([insn.jt, insn.jf]);
+                    hasher.update(insn.k.to_ne_bytes());
+                }
+                add("seccomp", "filter", name.clone().into(), Source::Installed);
+                add("seccomp", "sha256", hex(&hasher.finalize()).into(), Source::Installed);
+            }
+            _ => {}
+        }
+    }
+    Ok(evidence)
+}
+
+/// The descriptors that exec will leave open, and where they lead.
+fn descriptors(pid: i32) -> Result<serde_json::Value, Error> {
+    let path = format!("/proc/{pid}/fd");
+    let failed = |error: std::io::Error| Error::new("evidence", path.clone()).errno(errno(&error));
+    let mut open = serde_json::Map::new();
+    for entry in fs::read_dir(&path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let number = entry.file_name().to_string_lossy().into_owned();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).map_err(failed)?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+        if flags & libc::O_CLOEXEC == 0 {
+            let target = fs::read_link(entry.path()).map_err(failed)?;
+            open.insert(number, target.to_string_lossy().into());
+        }
+    }
+    Ok(open.into())
+}

@@ -1,0 +1,248 @@
+//! What the host has: probed once, before anything is planned, and from then
+//! on a plain value.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::policy::Layer;
+use crate::sys::fd::{self, Identity};
+use crate::sys::{Errno, landlock, seccomp};
+
+/// The facts about a host that a plan rests on.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The id that the cell runs as, in the launcher's user namespace.
+    pub ids: Ids,
+    /// The newest Landlock ABI; 0 where Landlock is absent.
+    pub landlock: u32,
+    /// Whether the kernel has seccomp filters.
+    pub seccomp: bool,
+    /// The links and directories beside `/usr`, and the entries of `/etc` that
+    /// the minimal system view takes over, where the host has them.
+    pub system: Vec<(PathBuf, Lookup)>,
+    /// The entries of `/proc` worth masking that this kernel has.
+    pub proc_masks: Vec<&'static str>,
+    /// Layers whose namespace a first clone was refused.
+    pub refused: Vec<Layer>,
+    /// Every path that the policy names.
+    pub files: BTreeMap<PathBuf, Lookup>,
+}
+
+/// Who the provider is to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// User id, never 0.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Whether the launcher is root, and so writes the id maps for the child.
+    pub started_by_root: bool,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// A file, through no symbolic link.
+    Found(File),
+    /// A path that is, or goes through, a symbolic link.
+    Link {
+        /// What the last component says, where it is the link.
+        target: PathBuf,
+        /// Where it leads in the end, if it leads anywhere.
+        real: Option<(PathBuf, File)>,
+    },
+    /// Nothing.
+    Missing,
+    /// The kernel would not say.
+    Failed(Errno),
+}
+
+/// A file that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Which one.
+    pub identity: Identity,
+    /// Of what kind.
+    pub kind: Kind,
+}
+
+/// The kinds of file that mounts tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character or block device.
+    Device,
+}
+
+impl Kind {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Directory => "a directory",
+            Kind::File => "a regular file",
+            Kind::Fifo => "a FIFO",
+            Kind::Socket => "a socket",
+            Kind::Device => "a device",
+        }
+    }
+
+    /// The kind that `st_mode` tells.
+    pub fn of_mode(mode: u32) -> Kind {
+        match mode & libc::S_IFMT {
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFIFO => Kind::Fifo,
+            libc::S_IFSOCK => Kind::Socket,
+            libc::S_IFCHR | libc::S_IFBLK => Kind::Device,
+            _ => Kind::File,
+        }
+    }
+}
+
+/// Beside `/usr`: links into it on a merged system, directories on others.
+const BESIDE_USR: [&str; 7] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+];
+
+/// What programs cannot start or name things without. No more: `/etc` also
+/// holds the host's own configuration.
+const ETC: [&str; 28] = [
+    // The loader's.
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    // Debian keeps cc, awk, which and some sixty more behind these links.
+    "/etc/alternatives",
+    // The resolver's.
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/resolv.conf",
+    "/etc/protocols",
+    "/etc/services",
+    // Certificates.
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    // Time and system names.
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/os-release",
+    "/etc/debian_version",
+    "/etc/locale.alias",
+    "/etc/locale.conf",
+    // Shells'.
+    "/etc/profile",
+    "/etc/bash.bashrc",
+    "/etc/bashrc",
+    "/etc/inputrc",
+    "/etc/shells",
+    "/etc/mime.types",
+    "/etc/terminfo",
+    "/etc/python3",
+];
+
+/// Entries of `/proc` that speak of the host or let it be commanded. Those that
+/// only root may read are covered all the same: each layer holds alone.
+const PROC_MASKS: [&str; 22] = [
+    "buddyinfo",
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "locks",
+    "modules",
+    "sched_debug",
+    "slabinfo",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
+    "zoneinfo",
+];
+
+impl Host {
+    /// Looks at the kernel, the system and each of `paths`.
+    pub fn probe(ids: Ids, with_system: bool, paths: impl IntoIterator<Item = PathBuf>) -> Host {
+        let system = BESIDE_USR.iter().chain(&ETC).filter(|_| with_system);
+        Host {
+            ids,
+            landlock: landlock::abi(),
+            seccomp: seccomp::is_available(),
+            system: system
+                .map(|path| (PathBuf::from(path), look_up(Path::new(path))))
+                .filter(|(_, lookup)| {
+                    matches!(
+                        lookup,
+                        Lookup::Found(_) | Lookup::Link { real: Some(_), .. }
+                    )
+                })
+                .collect(),
+            proc_masks: PROC_MASKS
+                .into_iter()
+                .filter(|name| Path::new("/proc").join(name).exists())
+                .collect(),
+            refused: Vec::new(),
+            files: paths
+                .into_iter()
+                .map(|path| {
+                    let lookup = look_up(&path);
+                    (path, lookup)
+                })
+                .collect(),
+        }
+    }
+
+    /// What was found at `path`.
+    pub fn file(&self, path: &Path) -> Lookup {
+        self.files.get(path).cloned().unwrap_or(Lookup::Missing)
+    }
+}
+
+/// Looks at one path without following a link, and says where a link leads.
+pub fn look_up(path: &Path) -> Lookup {
+    match open_file(path) {
+        Ok(file) => Lookup::Found(file),
+        Err(Errno::ELOOP) => {
+            let real = fs::canonicalize(path).ok();
+            Lookup::Link {
+                target: fs::read_link(path).unwrap_or_default(),
+                real: real.and_then(|path| open_file(&path).ok().map(|file| (path, file))),
+            }
+        }
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Lookup::Missing,
+        Err(errno) => Lookup::Failed(errno),
+    }
+}
+
+fn open_file(path: &Path) -> Result<File, Errno> {
+    let path = CString::new(OsStr::as_bytes(path.as_ref())).map_err(|_| Errno::EINVAL)?;
+    let opened = fd::open_path(fd::CWD, &path).map_err(|failure| failure.errno)?;
+    let stat = fd::stat(opened.as_fd()).map_err(|failure| failure.errno)?;
+    Ok(File {
+        identity: Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        },
+        kind: Kind::of_mode(stat.st_mode),
+    })
+}

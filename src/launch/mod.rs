@@ -1,0 +1,257 @@
+//! The launcher: makes the cell and stays with it to its end.
+
+pub mod ids;
+mod prepare;
+mod status;
+mod stdio;
+mod supervise;
+mod terminal;
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+use nix::unistd::pipe2;
+
+use crate::child::{self, Child};
+use crate::error::Error;
+use crate::evidence::Report;
+use crate::fault;
+use crate::host::{Host, Ids};
+use crate::outcome::Outcome;
+use crate::plan::{self, Plan, Request, Stage, Step};
+use crate::policy::{Layer, Policy, System};
+use crate::sys::clone::{Side, Stack, into_namespaces};
+use crate::sys::exec::Image;
+use crate::sys::{Call, Errno, Failure, clone, credentials, signal};
+use status::Status;
+use stdio::Stdio;
+use supervise::{Event, Running, Started};
+
+/// What a launch takes beside the policy.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Who the cell runs as.
+    pub ids: Ids,
+    /// Descriptors that the provider keeps.
+    pub pass_fds: Vec<RawFd>,
+    /// Where the evidence goes.
+    pub report: Option<PathBuf>,
+    /// Where the stages of the run go.
+    pub status_fd: Option<RawFd>,
+}
+
+/// Runs a command in a cell, to its end.
+///
+/// What goes wrong before the provider runs is in the outcome too: the report
+/// and the status end with it in every case.
+pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcome {
+    let started = Instant::now();
+    let mut status = match Status::new(options.status_fd) {
+        Ok(status) => status,
+        Err(error) => return Outcome::failed(error, started.elapsed()),
+    };
+    let mut report = match options.report.as_deref().map(Report::create).transpose() {
+        Ok(report) => report,
+        Err(error) => {
+            let outcome = Outcome::failed(error, started.elapsed());
+            status.exit(&outcome);
+            return outcome;
+        }
+    };
+    let mut outcome = launch(policy, command, options, &mut status, report.as_mut(), started)
+        .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
+    if let Some(Err(error)) = report.map(|report| report.finish(&outcome))
+        && outcome.error.is_none()
+    {
+        outcome.error = Some(error);
+    }
+    status.exit(&outcome);
+    outcome
+}
+
+fn launch(
+    policy: &Policy,
+    command: Vec<OsString>,
+    options: &Options,
+    status: &mut Status,
+    mut report: Option<&mut Report>,
+    started: Instant,
+) -> Result<Outcome, Error> {
+    if options.ids.started_by_root {
+        ids::drop_groups()?;
+    }
+    let stdio = Stdio::prepare()?;
+    stdio::check_passed(&options.pass_fds)?;
+    let request = Request {
+        command,
+        environment: std::env::vars_os().collect(),
+        keep: options.pass_fds.clone(),
+        gate: report.is_some(),
+        terminal: stdio.terminal.is_some(),
+    };
+    let mut host = ids::as_run(options.ids, || {
+        prepare::make_missing(&policy.run.expose)?;
+        Ok(probe(policy, options.ids))
+    })?;
+    let (plan, cell) = loop {
+        let plan = plan::build(policy, &host, &request)?;
+        match start(&plan, options.ids, &stdio) {
+            Ok(cell) => break (plan, cell),
+            Err(error) if error.stage == Stage::Namespaces.name() => waive_namespace(policy, &mut host, error)?,
+            Err(error) => return Err(error),
+        }
+    };
+    plan.waived.iter().for_each(|waiver| tracing::warn!("without {waiver}"));
+    status.setup(&plan, cell.pid);
+    if let Some(report) = &mut report {
+        report.plan(&plan)?;
+    }
+
+    let running = Running::new(cell, stdio, &policy.cell, started);
+    let ended = running.supervise(|event| match (event, &mut report) {
+        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
+        (Event::AtGate { .. }, None) => Ok(()),
+        (Event::Executed, _) => {
+            status.executed();
+            Ok(())
+        }
+    });
+    let error = match ended.state.failed {
+        Some((step, failure)) => Some(explain(&plan, step, failure)),
+        None => ended.refused.clone(),
+    };
+    Ok(match error {
+        Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
+        None => ended.outcome(),
+    })
+}
+
+/// Looks at all that a plan for this policy rests on.
+pub fn probe(policy: &Policy, ids: Ids) -> Host {
+    Host::probe(ids, policy.filesystem.system == System::Minimal, plan::paths(policy))
+}
+
+/// Takes a namespace that the host refuses off the next plan, where the policy
+/// allows that; cgroup first, as it holds least.
+fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(), Error> {
+    let waivable = [Layer::Cgroup, Layer::Network]
+        .into_iter()
+        .find(|layer| policy.require.allow_missing.contains(layer) && !host.refused.contains(layer));
+    host.refused.push(waivable.ok_or(error)?);
+    Ok(())
+}
+
+/// Clones the child; on this side, returns what stays with it.
+fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
+    let cannot = |what: &str, errno: Errno| Error::new("launch", what).errno(errno);
+    let (status, child_status) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
+    fcntl(&status, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| cannot("the pipe is unusable", errno))?;
+    let (report, child_report) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(|errno| cannot("no socket can be made", errno))?;
+    // Each record then tells its sender's pid, as this namespace counts.
+    setsockopt(&report, sockopt::PassCred, &true).map_err(|errno| cannot("the socket is unusable", errno))?;
+
+    let child = Child {
+        plan,
+        image: Image::new(&plan.candidates, &plan.arguments, &plan.environment),
+        stack: &Cell::new(Some(Stack::new())),
+        report: child_report.as_raw_fd(),
+        status: child_status.as_raw_fd(),
+        launcher: [report.as_raw_fd(), status.as_raw_fd()],
+        stdio: stdio.streams,
+        terminal: Cell::new(-1),
+    };
+    // The child opens /proc/self/uid_map, which the kernel gives to root where
+    // the launcher's binary is not readable.
+    credentials::set_dumpable(true).map_err(|failure| cannot("prctl", failure.errno))?;
+    // None may reach the child before it has forgotten the launcher's handlers.
+    signal::block_all();
+    let namespaces = plan.namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
+    let side = into_namespaces(namespaces);
+    if matches!(side, Ok(Side::Child)) {
+        child::run(&child);
+    }
+    let Side::Parent { pid, pidfd } = side.map_err(|failure| refused_namespaces(plan, failure))? else {
+        unreachable!("the child does not return");
+    };
+    let signals = supervise::signals().map_err(|errno| cannot("signals cannot be read", errno));
+    let maps = if ids.started_by_root { ids::write_maps(pid, ids, report.as_fd()) } else { Ok(()) };
+    match maps.and(signals) {
+        Ok(signals) => Ok(Started { pid, pidfd, report, status, signals }),
+        Err(error) => {
+            // Nothing of a cell may be left behind, not even a zombie.
+            let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
+            let _ = clone::wait(pid);
+            Err(error)
+        }
+    }
+}
+
+fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
+    let names: Vec<&str> = plan.namespaces.iter().map(|namespace| namespace.name()).collect();
+    let what = format!("{} with {} namespaces", failure.call.name(), names.join(", "));
+    let error = Error::new(Stage::Namespaces.name(), what).errno(failure.errno);
+    with_fault(error, Stage::Namespaces, failure)
+}
+
+/// The words for a step that failed in the child.
+fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
+    let Some(step) = plan.step(index) else {
+        return Error::new("launch", format!("the child speaks of a step {index} that is not planned"));
+    };
+    let stage = step.stage();
+    let error = Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
+    match (step, failure.call, failure.errno) {
+        (Step::Execute, _, errno) => not_executed(plan, errno),
+        (Step::Bind { source, .. }, Call::Identity, _) => error
+            .cause(format!("{source} was replaced while the cell was built"))
+            .remedy("find out who writes there; the launch may be tried again"),
+        (Step::Bind { .. }, Call::Openat2, Errno::EACCES) => error
+            .cause("the user that the cell runs as may not enter a directory of that path")
+            .remedy("give that user search permission (chmod o+x), or move the tree"),
+        (Step::ChangeDirectory { .. }, _, Errno::ENOENT) => error
+            .cause("the cell has no such directory")
+            .remedy("make it part of the cell, or name another with --chdir"),
+        (Step::MakeDirectory { .. } | Step::MakeFile { .. } | Step::MakeSymlink { .. }, _, _) => error
+            .cause("an entry of the tree stands where another one needs a directory"),
+        _ => with_fault(error, stage, failure),
+    }
+}
+
+fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
+    if let Some(fault) = fault::explain(stage, failure) {
+        error.fault = Some(fault.name);
+        error = error.cause(fault.cause).remedy(fault.remedy);
+    }
+    error
+}
+
+fn not_executed(plan: &Plan, errno: Errno) -> Error {
+    let command = plan.arguments.first().map(ToString::to_string).unwrap_or_default();
+    let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR => error
+            .cause("the cell has no such program, or not the interpreter that its first line names")
+            .remedy("show its directory with --ro-bind and give its path, or add that to PATH with --env")
+            .exit_code(127),
+        Errno::EACCES => error
+            .cause("it is no executable file, or lies where the cell may not execute")
+            .remedy("make it executable (chmod +x)")
+            .exit_code(126),
+        Errno::ENOEXEC => error
+            .cause("it is neither a program for this machine nor a script with an interpreter line")
+            .remedy("begin the script with `#!` and its interpreter")
+            .exit_code(126),
+        Errno::E2BIG => error
+            .cause("arguments and environment together are larger than the kernel takes")
+            .remedy("hand the data over in a file or by standard input")
+            .exit_code(126),
+        _ => error.exit_code(126),
+    }
+}

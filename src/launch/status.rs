@@ -1,0 +1,97 @@
+//! `--json-status-fd`: the stages of a run as JSON lines.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::RawFd;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::outcome::{Class, Outcome};
+use crate::plan::Plan;
+use crate::sys::fd;
+
+/// One line of the status. Readers ignore what they do not know.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct StatusLine {
+    /// The format of this line: 1.
+    pub version: u32,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: StatusEvent,
+}
+
+/// What happened to the run.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum StatusEvent {
+    /// What will be done is settled.
+    Plan {
+        /// How many steps it takes.
+        steps: usize,
+    },
+    /// The cell's first process exists.
+    Setup {
+        /// Its pid on the host.
+        child_pid: i32,
+    },
+    /// The provider runs.
+    Exec,
+    /// The run is over. This line is written in every case.
+    Exit {
+        /// The launcher's exit code, as in bubblewrap's status.
+        exit_code: u8,
+        /// Why it is over.
+        outcome: Class,
+        /// The signal that ended the provider, where one did.
+        signal: Option<i32>,
+        /// Whether it may go well on another host.
+        retryable: bool,
+        /// The message, where the provider has not run.
+        error: Option<String>,
+    },
+}
+
+/// The writer of these lines.
+pub(super) struct Status(Option<File>);
+
+impl Status {
+    pub fn new(fd: Option<RawFd>) -> Result<Status, Error> {
+        let Some(fd) = fd else { return Ok(Status(None)) };
+        match fd::duplicate(fd) {
+            Ok(copy) => Ok(Status(Some(copy.into()))),
+            Err(failure) => Err(Error::new("status", format!("--json-status-fd {fd}: descriptor {fd} is not open"))
+                .errno(failure.errno)
+                .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`")),
+        }
+    }
+
+    pub fn setup(&mut self, plan: &Plan, child_pid: i32) {
+        self.write(StatusEvent::Plan { steps: plan.init.len() + plan.provider.len() });
+        self.write(StatusEvent::Setup { child_pid });
+    }
+
+    pub fn executed(&mut self) {
+        self.write(StatusEvent::Exec);
+    }
+
+    pub fn exit(&mut self, outcome: &Outcome) {
+        self.write(StatusEvent::Exit {
+            exit_code: outcome.exit_code(),
+            outcome: outcome.class,
+            signal: outcome.signal,
+            retryable: outcome.is_retryable(),
+            error: outcome.error.as_ref().map(ToString::to_string),
+        });
+    }
+
+    fn write(&mut self, event: StatusEvent) {
+        let Some(file) = &mut self.0 else { return };
+        let line = serde_json::to_string(&StatusLine { version: 1, event }).expect("plain values serialize");
+        // Who does not listen any more misses nothing.
+        if file.write_all(format!("{line}\n").as_bytes()).is_err() {
+            self.0 = None;
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! What will be done: an ordered list of steps, made from a policy and the
+//! facts about the host without touching either.
+
+pub mod landlock;
+mod made_up;
+pub mod render;
+pub mod seccomp;
+pub mod step;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::host::Host;
+use crate::policy::{Layer, Mode, NetworkMode, Policy};
+pub use step::{IdFile, Stage, Step, Text};
+pub use tree::paths;
+
+/// What is to be run, beside the policy.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The provider's command and its arguments.
+    pub command: Vec<OsString>,
+    /// The launcher's environment, for what the policy passes on.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// Descriptors that the provider keeps beside 0-2.
+    pub keep: Vec<i32>,
+    /// Whether the provider waits at the gate before exec.
+    pub gate: bool,
+    /// Whether one of the standard streams is a terminal.
+    pub terminal: bool,
+}
+
+/// An ordered list of steps, and the program that stands at its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The format of this document.
+    pub version: u32,
+    /// A plan says what would be done, not what was.
+    pub verified: bool,
+    /// Which sandbox the provider lives in.
+    pub mode: Mode,
+    /// The namespaces that the clone makes.
+    pub namespaces: Vec<Namespace>,
+    /// What init does.
+    pub init: Vec<Step>,
+    /// What the provider's process does before it becomes the provider.
+    pub provider: Vec<Step>,
+    /// Where the program may be, in the order to try.
+    pub candidates: Vec<Text>,
+    /// Its arguments.
+    pub arguments: Vec<Text>,
+    /// Its environment, as `KEY=VALUE`; only the names are printed.
+    #[serde(serialize_with = "names_of")]
+    pub environment: Vec<Text>,
+    /// The layers that the host lacks or the user does not want.
+    pub waived: Vec<Waiver>,
+    /// What a layer holds alone where two should.
+    pub notes: Vec<String>,
+}
+
+/// A namespace of the cell's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum Namespace {
+    User,
+    Mount,
+    Pid,
+    Ipc,
+    Uts,
+    Cgroup,
+    Network,
+}
+
+impl Namespace {
+    /// Its flag for clone(2).
+    pub fn flag(self) -> i32 {
+        match self {
+            Namespace::User => libc::CLONE_NEWUSER,
+            Namespace::Mount => libc::CLONE_NEWNS,
+            Namespace::Pid => libc::CLONE_NEWPID,
+            Namespace::Ipc => libc::CLONE_NEWIPC,
+            Namespace::Uts => libc::CLONE_NEWUTS,
+            Namespace::Cgroup => libc::CLONE_NEWCGROUP,
+            Namespace::Network => libc::CLONE_NEWNET,
+        }
+    }
+
+    /// Its name, as in `/proc/PID/ns`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Namespace::User => "user",
+            Namespace::Mount => "mnt",
+            Namespace::Pid => "pid",
+            Namespace::Ipc => "ipc",
+            Namespace::Uts => "uts",
+            Namespace::Cgroup => "cgroup",
+            Namespace::Network => "net",
+        }
+    }
+}
+
+/// A layer that does not stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Waiver {
+    /// Which.
+    pub layer: Layer,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a layer does not stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// The host lacks it and the policy allows that.
+    Missing,
+    /// The user turned it off.
+    Without,
+}
+
+impl Plan {
+    /// The step at a place that a record names.
+    pub fn step(&self, index: usize) -> Option<&Step> {
+        self.init.iter().chain(&self.provider).nth(index)
+    }
+
+    /// Whether a layer stands.
+    pub fn has(&self, layer: Layer) -> bool {
+        self.waived.iter().all(|waiver| waiver.layer != layer)
+    }
+}
+
+/// Plans a run.
+///
+/// Fails where the policy and the host do not fit each other.
+pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Error> {
+    let waived = waive(policy, host)?;
+    let stands = |layer| waived.iter().all(|waiver: &Waiver| waiver.layer != layer);
+    let network = policy.network.mode == NetworkMode::None && stands(Layer::Network);
+
+    let mut namespaces = vec![
+        Namespace::User,
+        Namespace::Mount,
+        Namespace::Pid,
+        Namespace::Ipc,
+        Namespace::Uts,
+    ];
+    namespaces.extend(stands(Layer::Cgroup).then_some(Namespace::Cgroup));
+    namespaces.extend(network.then_some(Namespace::Network));
+
+    let tree = tree::build(policy, host)?;
+    let mut init = ids(host);
+    init.extend([Step::DieWithLauncher, Step::NewRoot]);
+    init.extend(tree.mounts);
+    if policy.mode == Mode::Sealed {
+        // The second layer of what the filter refuses.
+        init.push(Step::WriteSysctl {
+            path: c"proc/sys/user/max_user_namespaces".into(),
+            value: c"0".into(),
+        });
+    }
+    init.extend(tree.covers);
+    init.extend([Step::SealRoot, Step::PivotRoot, Step::DetachOldRoot]);
+    init.push(Step::SetHostname {
+        name: text("hostname", &policy.cell.hostname)?,
+    });
+    init.extend(network.then_some(Step::LoopbackUp));
+    init.extend([
+        Step::ResetSignals,
+        Step::NewSession {
+            terminal: request.terminal,
+        },
+        Step::NewSessionKeyring,
+        Step::DropCapabilities,
+        Step::ClearCommandLine,
+        Step::ClearDumpable,
+        Step::StartProvider,
+    ]);
+
+    let mut provider = vec![
+        Step::NewProcessGroup,
+        Step::SetDescriptors {
+            keep: request.keep.clone(),
+        },
+        Step::LimitCore,
+        Step::SetUmask { mask: 0o022 },
+        Step::ChangeDirectory {
+            path: text("workdir", workdir(policy))?,
+        },
+        Step::NoNewPrivs,
+    ];
+    if stands(Layer::Landlock) {
+        let sealed = policy.mode == Mode::Sealed;
+        let handled = landlock::handled(host.landlock, sealed, stands(Layer::LandlockScope));
+        provider.push(Step::CreateRuleset { handled });
+        provider.extend(tree.rules);
+        provider.push(Step::RestrictSelf);
+    }
+    if stands(Layer::Seccomp) {
+        provider.push(filter(policy)?);
+    }
+    provider.extend(request.gate.then_some(Step::WaitAtGate));
+    provider.push(Step::Execute);
+
+    let environment = environment(policy, request);
+    Ok(Plan {
+        version: 1,
+        verified: false,
+        mode: policy.mode,
+        namespaces,
+        init,
+        provider,
+        candidates: candidates(&environment, request)?,
+        arguments: request
+            .command
+            .iter()
+            .map(|argument| text("command", argument))
+            .collect::<Result<_, _>>()?,
+        environment: environment
+            .into_iter()
+            .map(|(mut entry, value)| {
+                entry.push("=");
+                entry.push(value);
+                text("environment", entry)
+            })
+            .collect::<Result<_, _>>()?,
+        waived,
+        notes: tree.notes,
+    })
+}
+
+/// Which layers are left out, each by name.
+fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
+    let require = &policy.require;
+    let mut waived: Vec<Waiver> = require
+        .without
+        .iter()
+        .map(|&layer| Waiver {
+            layer,
+            reason: Reason::Without,
+        })
+        .collect();
+    let mut missing = |layer: Layer, error: Error| {
+        if waived.iter().any(|waiver| waiver.layer == layer) {
+            return Ok(());
+        }
+        if !require.allow_missing.contains(&layer) {
+            return Err(error);
+        }
+        waived.push(Waiver {
+            layer,
+            reason: Reason::Missing,
+        });
+        Ok(())
+    };
+    // The first ABI has file rights; the sixth has the scopes, without which
+    // a host network would let the provider reach abstract sockets.
+    let scopes_needed = policy.network.mode == NetworkMode::Host || policy.mode == Mode::Nested;
+    if host.landlock < require.landlock.max(1) {
+        missing(
+            Layer::Landlock,
+            crate::fault::landlock(host.landlock, require.landlock.max(1)),
+        )?;
+    }
+    if host.landlock < 6 && scopes_needed {
+        missing(
+            Layer::LandlockScope,
+            crate::fault::landlock(host.landlock, 6),
+        )?;
+    }
+    if !host.seccomp {
+        let error = Error::new("seccomp", "the kernel has no system call filters").remedy(
+            "use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`",
+        );
+        missing(Layer::Seccomp, error)?;
+    }
+    for &layer in &host.refused {
+        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
+    }
+    Ok(waived)
+}
+
+/// How the cell gets its one user and one group.
+fn ids(host: &Host) -> Vec<Step> {
+    let crate::host::Ids {
+        uid,
+        gid,
+        started_by_root,
+    } = host.ids;
+    if started_by_root {
+        // An id other than its own may be mapped by the launcher alone
+        // (user_namespaces(7)).
+        return vec![Step::AwaitIdMaps, Step::SetIds { uid, gid }];
+    }
+    let write = |file, content: String| Step::WriteIdMap {
+        file,
+        content: Text::new(content).expect("numbers hold no NUL"),
+    };
+    vec![
+        write(IdFile::Setgroups, "deny".to_owned()),
+        write(IdFile::UidMap, format!("{uid} {uid} 1")),
+        write(IdFile::GidMap, format!("{gid} {gid} 1")),
+    ]
+}
+
+fn workdir(policy: &Policy) -> &Path {
+    let workspace = policy.workspace.as_ref().map(|workspace| &workspace.at);
+    policy
+        .cell
+        .workdir
+        .as_ref()
+        .or(workspace)
+        .unwrap_or(&policy.cell.home)
+}
+
+fn filter(policy: &Policy) -> Result<Step, Error> {
+    let name = policy
+        .seccomp
+        .filter
+        .as_deref()
+        .unwrap_or(seccomp::default_name(policy.mode));
+    let program = seccomp::program(name).ok_or_else(|| {
+        let known: Vec<&str> = seccomp::FILTERS.iter().map(|(name, _)| *name).collect();
+        Error::new("policy", format!("there is no filter `{name}`"))
+            .remedy(format!("write one of: {}", known.join(", ")))
+    })?;
+    Ok(Step::InstallFilter {
+        name: name.to_owned(),
+        program,
+    })
+}
+
+/// Five variables, then what the policy passes on, then what it sets.
+fn environment(policy: &Policy, request: &Request) -> BTreeMap<OsString, OsString> {
+    let mut environment: BTreeMap<OsString, OsString> = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin".as_ref()),
+        ("HOME", policy.cell.home.as_os_str()),
+        ("TMPDIR", "/tmp".as_ref()),
+        ("LANG", "C.UTF-8".as_ref()),
+        ("USER", "agent".as_ref()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.into(), value.to_owned()))
+    .collect();
+    for key in &policy.environment.pass {
+        if let Some(value) = request.environment.get(OsStr::new(key)) {
+            environment.insert(key.into(), value.clone());
+        }
+    }
+    environment.extend(
+        policy
+            .environment
+            .set
+            .iter()
+            .map(|(key, value)| (key.into(), value.into())),
+    );
+    environment
+}
+
+/// Where execvp(3) would look for the command, in the cell.
+fn candidates(
+    environment: &BTreeMap<OsString, OsString>,
+    request: &Request,
+) -> Result<Vec<Text>, Error> {
+    let Some(command) = request.command.first() else {
+        return Err(Error::new("command", "no command was given").remedy("write it behind `--`"));
+    };
+    if command.is_empty() {
+        return Err(Error::new("command", "the command is an empty string").exit_code(127));
+    }
+    if command.as_bytes().contains(&b'/') {
+        return Ok(vec![text("command", command)?]);
+    }
+    let path = environment
+        .get(OsStr::new("PATH"))
+        .cloned()
+        .unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory: PathBuf| text("command", directory.join(command)))
+        .collect()
+}
+
+fn text(what: &'static str, string: impl AsRef<OsStr>) -> Result<Text, Error> {
+    Text::new(string.as_ref().as_bytes())
+        .ok_or_else(|| Error::new("policy", format!("the {what} holds a NUL byte")))
+}
+
+fn names_of<S: serde::Serializer>(environment: &[Text], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(environment.iter().map(|entry| {
+        let entry = entry.to_string_lossy();
+        entry.split('=').next().unwrap_or_default().to_owned()
+    }))
+}

@@ -1,0 +1,124 @@
+//! What the child tells the launcher: fixed records of 16 bytes, which the
+//! child can write without allocating and a pipe takes whole.
+
+use crate::sys::{Call, Errno, Failure};
+
+/// Bytes of one record.
+pub const LENGTH: usize = 16;
+
+/// One message of the child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A step of the plan failed; the provider has not run.
+    Failed {
+        /// Its place in the plan.
+        step: u16,
+        /// What failed in it.
+        failure: Failure,
+    },
+    /// The provider's terminal; its master comes along as a descriptor.
+    Terminal,
+    /// The provider waits at the gate, with every layer on.
+    AtGate {
+        /// What opening the cell's root for reading gave: 0, or the errno.
+        root_listing: i32,
+    },
+    /// The provider's own process has ended.
+    Ended {
+        /// `CLD_EXITED`, `CLD_KILLED` or `CLD_DUMPED`.
+        code: i32,
+        /// Its exit code, or the signal.
+        status: i32,
+    },
+    /// The provider's own process was stopped from inside.
+    Stopped,
+}
+
+const FAILED: u8 = 1;
+const TERMINAL: u8 = 2;
+const AT_GATE: u8 = 3;
+const ENDED: u8 = 4;
+const STOPPED: u8 = 5;
+
+impl Record {
+    /// The record as bytes.
+    pub fn encode(self) -> [u8; LENGTH] {
+        let (kind, call, step, first, second) = match self {
+            Record::Failed { step, failure } => {
+                (FAILED, failure.call as u8, step, failure.errno as i32, 0)
+            }
+            Record::Terminal => (TERMINAL, 0, 0, 0, 0),
+            Record::AtGate { root_listing } => (AT_GATE, 0, 0, root_listing, 0),
+            Record::Ended { code, status } => (ENDED, 0, 0, code, status),
+            Record::Stopped => (STOPPED, 0, 0, 0, 0),
+        };
+        let mut bytes = [0; LENGTH];
+        bytes[0] = kind;
+        bytes[1] = call;
+        bytes[2..4].copy_from_slice(&step.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&first.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&second.to_ne_bytes());
+        bytes
+    }
+
+    /// The record that `bytes` hold, if they hold one.
+    pub fn decode(bytes: &[u8]) -> Option<Record> {
+        let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+        let step = u16::from_ne_bytes([bytes[2], bytes[3]]);
+        let [first, second] = [4, 8]
+            .map(|at| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        Some(match bytes[0] {
+            FAILED => Record::Failed {
+                step,
+                failure: Failure {
+                    call: Call::from_number(bytes[1])?,
+                    errno: Errno::from_raw(first),
+                },
+            },
+            TERMINAL => Record::Terminal,
+            AT_GATE => Record::AtGate {
+                root_listing: first,
+            },
+            ENDED => Record::Ended {
+                code: first,
+                status: second,
+            },
+            STOPPED => Record::Stopped,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_record_survives_the_pipe() {
+        for record in [
+            Record::Failed {
+                step: 700,
+                failure: Failure {
+                    call: Call::Write,
+                    errno: Errno::ENOSPC,
+                },
+            },
+            Record::Terminal,
+            Record::AtGate { root_listing: 13 },
+            Record::Ended {
+                code: libc::CLD_KILLED,
+                status: 31,
+            },
+            Record::Stopped,
+        ] {
+            assert_eq!(Record::decode(&record.encode()), Some(record));
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_none() {
+        assert_eq!(Record::decode(&[0; LENGTH]), None);
+        assert_eq!(Record::decode(&[FAILED; 3]), None);
+        assert_eq!(Record::decode(&[255; LENGTH]), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! Signals as init and the provider's process see them.
+
+use std::mem::MaybeUninit;
+
+use super::{Call, Errno, Result, check};
+
+/// Every signal to its default, but for those that cannot be changed.
+///
+/// execve(2) resets handlers by itself and keeps what is ignored, which the
+/// launcher's own start and the harness may have set.
+pub fn reset_dispositions() {
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL is a valid disposition. KILL and STOP, and the two that
+        // libc keeps for itself, answer EINVAL, which is as it should be.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Blocks every signal.
+pub fn block_all() {
+    // SAFETY: sigfillset fills the set that sigprocmask then reads.
+    unsafe {
+        let mut set = MaybeUninit::uninit();
+        libc::sigfillset(set.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Unblocks every signal.
+pub fn unblock_all() {
+    // SAFETY: sigemptyset fills the set that sigprocmask then reads.
+    unsafe {
+        let mut set = MaybeUninit::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// A signal that init was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Its number.
+    pub signal: i32,
+    /// Whether it came from outside the PID namespace.
+    pub from_outside: bool,
+}
+
+/// Waits for the next signal; all must be blocked.
+pub fn wait() -> Received {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    loop {
+        // SAFETY: the set is filled before it is read, and `info` has room for one siginfo_t.
+        let signal = unsafe {
+            let mut set = MaybeUninit::uninit();
+            libc::sigfillset(set.as_mut_ptr());
+            libc::sigwaitinfo(set.as_ptr(), info.as_mut_ptr())
+        };
+        if signal > 0 {
+            // SAFETY: sigwaitinfo filled it; a sender outside the namespace has no id here and shows as 0.
+            let sender = unsafe { info.assume_init_ref().si_pid() };
+            return Received {
+                signal,
+                from_outside: sender == 0,
+            };
+        }
+    }
+}
+
+/// kill(2); a process that has gone is no failure.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// How a child changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The child.
+    pub pid: i32,
+    /// `CLD_EXITED`, `CLD_KILLED`, `CLD_DUMPED`, `CLD_STOPPED`, `CLD_CONTINUED`.
+    pub code: i32,
+    /// Its exit code, or the signal.
+    pub status: i32,
+}
+
+/// The next change of any child, if there is one.
+pub fn next_change() -> Option<Change> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG;
+    // SAFETY: `info` has room for one siginfo_t, and was zeroed, so that no change reads as pid 0.
+    let (result, info) = unsafe {
+        let result = libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options);
+        (result, info.assume_init())
+    };
+    // SAFETY: after waitid these fields are the ones of SIGCHLD.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    (result == 0 && pid != 0).then_some(Change {
+        pid,
+        code: info.si_code,
+        status,
+    })
+}
+
+/// pidfd_send_signal(2); a process that has gone is no failure.
+pub fn send_to(pidfd: std::os::fd::BorrowedFd, signal: i32) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: a null siginfo asks for what kill(2) would send.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0u32,
+        )
+    };
+    match check(Call::PidfdSendSignal, result) {
+        Err(failure) if failure.errno == Errno::ESRCH => Ok(()),
+        other => other.map(drop),
+    }
+}
