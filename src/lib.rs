@@ -1,2 +1,3 @@
 //! Seals one AI agent in a cell of its own.
+pub mod cli;
 pub mod policy;

@@ -1,0 +1,369 @@
+//! The command line as types. Nothing here opens, reads or prints; what the
+//! flags mean is decided by [`crate::policy::load`].
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
+use thiserror::Error;
+
+use crate::policy::{Layer, Mode, NetworkMode};
+
+/// Seals one AI agent in a cell of its own.
+#[derive(Debug, Parser)]
+#[command(name = "cellblock", version, args_override_self = true, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the provider in a cell.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Box<RunOptions>),
+    /// Print the steps that `run` would take, and take none.
+    Plan(Box<PlanOptions>),
+    /// A fixture instance and a scripted agent that tries to read it; needs nothing.
+    Demo(DemoOptions),
+    /// The policy that the flags and files come to.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+}
+
+/// What to do with a policy.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Print the resolved policy, as a file that loads again.
+    Show(Box<ShowOptions>),
+    /// Load the policy and print `ok`, or what is wrong with it.
+    Check(Box<CheckOptions>),
+    /// Print the JSON Schema of a policy file.
+    Schema,
+}
+
+/// `cellblock run`.
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// The cell.
+    #[command(flatten)]
+    pub cell: CellOptions,
+    /// Write what was applied, and how the run ended, to FILE as JSON lines.
+    #[arg(long, value_name = "FILE", help_heading = "Reporting")]
+    pub report: Option<PathBuf>,
+    /// Write the stages of the run to descriptor N as JSON lines.
+    #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(0..), help_heading = "Reporting")]
+    pub json_status_fd: Option<RawFd>,
+    /// Leave descriptor N open in the provider; all others from 3 on are closed.
+    #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
+    pub pass_fd: Vec<RawFd>,
+    /// Say more on standard error; twice for still more.
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Reporting")]
+    pub verbose: u8,
+    /// The provider and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `cellblock plan`.
+#[derive(Debug, Args)]
+pub struct PlanOptions {
+    /// The cell.
+    #[command(flatten)]
+    pub cell: CellOptions,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// The provider and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `cellblock demo`.
+#[derive(Debug, Args)]
+pub struct DemoOptions {
+    /// Turn LAYER off, to see what it was holding.
+    #[arg(long, value_name = "LAYER")]
+    pub without: Vec<Layer>,
+}
+
+/// `cellblock policy show`.
+#[derive(Debug, Args)]
+pub struct ShowOptions {
+    /// The cell.
+    #[command(flatten)]
+    pub cell: CellOptions,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `cellblock policy check`.
+#[derive(Debug, Args)]
+pub struct CheckOptions {
+    /// The cell.
+    #[command(flatten)]
+    pub cell: CellOptions,
+}
+
+/// The flags that describe a cell. They add to the policy; a single value
+/// given twice is the last one. Relative paths on the host count from the
+/// working directory.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CellOptions {
+    /// Read the policy file FILE; a later one adds to a former one.
+    #[arg(long, value_name = "FILE", help_heading = "Policy")]
+    pub policy: Vec<PathBuf>,
+    /// Begin with the built-in profile NAME: codex, claude, opencode.
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub profile: Vec<String>,
+    /// Give `${NAME}` of the policy files a value; without one, the environment's.
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Policy")]
+    pub var: Vec<OsString>,
+    /// Read further options, NUL-separated, from descriptor FD, as if they stood here.
+    #[arg(long, value_name = "FD", help_heading = "Policy")]
+    pub args: Option<RawFd>,
+
+    /// Who sandboxes the provider's tools.
+    #[arg(long, value_name = "MODE", help_heading = "Cell")]
+    pub mode: Option<Mode>,
+    /// Set the variable KEY, or pass it from the environment.
+    #[arg(long, value_name = "KEY[=VALUE]", help_heading = "Cell")]
+    pub env: Vec<OsString>,
+    /// Start the provider in PATH, as the cell sees it.
+    #[arg(long, value_name = "PATH", help_heading = "Cell")]
+    pub chdir: Option<PathBuf>,
+    /// Name the host NAME inside.
+    #[arg(long, value_name = "NAME", help_heading = "Cell")]
+    pub hostname: Option<String>,
+    /// Run as this user and group when started by root; by default, sudo's caller.
+    #[arg(long, value_name = "UID:GID", help_heading = "Cell")]
+    pub run_as: Option<RunAs>,
+    /// End the run after DURATION: 90s, 30m, 1h30m.
+    #[arg(long, value_name = "DURATION", help_heading = "Cell")]
+    pub timeout: Option<String>,
+
+    /// Show SRC read-only, at DEST in the cell.
+    #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]
+    pub ro_bind: Vec<OsString>,
+    /// Show SRC writable, at DEST in the cell.
+    #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]
+    pub bind: Vec<OsString>,
+    /// Mount a fresh memory file system at PATH.
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    pub tmpfs: Vec<PathBuf>,
+    /// Show the directory PATH, this run's own state, writable at the same path.
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    pub expose: Vec<PathBuf>,
+    /// The directory by which the provider reports activity.
+    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    pub channel: Option<PathBuf>,
+    /// The tree the provider works on, at /work in the cell; `:ro` for read-only.
+    #[arg(long, value_name = "DIR[:ro]", help_heading = "Files")]
+    pub workspace: Option<OsString>,
+
+    /// Which network the cell has.
+    #[arg(long, value_name = "NETWORK", help_heading = "Layers")]
+    pub net: Option<NetworkMode>,
+    /// Install the built-in system call filter FILTER.
+    #[arg(long, value_name = "FILTER", help_heading = "Layers")]
+    pub seccomp: Option<String>,
+    /// Go on without LAYER where the host lacks it.
+    #[arg(long, value_name = "LAYER", help_heading = "Layers")]
+    pub allow_missing: Vec<Layer>,
+    /// Turn LAYER off.
+    #[arg(long, value_name = "LAYER", help_heading = "Layers")]
+    pub without: Vec<Layer>,
+}
+
+/// The user and group of a cell started by root; neither is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    /// User id on the host.
+    pub uid: u32,
+    /// Group id on the host.
+    pub gid: u32,
+}
+
+impl FromStr for RunAs {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (uid, gid) = text.split_once(':').ok_or("write UID:GID, two numbers")?;
+        let number = |id: &str| id.parse().map_err(|_| "write UID:GID, two numbers");
+        let run_as = RunAs {
+            uid: number(uid)?,
+            gid: number(gid)?,
+        };
+        if run_as.uid == 0 || run_as.gid == 0 {
+            return Err("a cell never runs as root; give an ordinary user and group");
+        }
+        Ok(run_as)
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cellblock demo                              see what a cell holds, and what it does not
+  cellblock run --workspace . -- bash         a shell that sees this directory and the system
+  cellblock plan --workspace . -- bash        the steps of that run
+  cellblock policy check --policy cell.toml   is this file right?
+
+Exit status:
+  the provider's own; 124 timed out; 125 the cell failed before the provider ran;
+  126 not executable; 127 not found; 128+N ended by signal N";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  cellblock run --workspace . --net host -- bash -l
+  cellblock run --policy cell.toml --var run=r2 --timeout 30m -- codex exec -
+  cellblock run --ro-bind /opt/toolchain --bind out:/data -- make
+  cellblock run --args 3 3< <(printf '%s\\0' --env TOKEN=x) -- sh
+
+  SRC:DEST is split at its first colon. A path that holds a colon is written in a
+  policy file: ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
+
+Exit status:
+  the provider's own; 124 timed out; 125 the cell failed before the provider ran;
+  126 not executable; 127 not found; 128+N ended by signal N";
+
+/// The exit status of a usage error: nothing was run, as with every failure
+/// before the provider's exec.
+pub const EXIT_USAGE: u8 = 125;
+
+/// The whole command line, for the man page and the shell completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line.
+///
+/// # Errors
+///
+/// Clap's error, with a hint of our own where bubblewrap's habits or a missing
+/// `--` explain it. `--help` and `--version` come back as errors too; see
+/// [`exit_code`].
+pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(args).map_err(|error| with_hint(args, error))
+}
+
+/// The exit status for what [`parse`] returned: 0 for help and version that
+/// were asked for, else [`EXIT_USAGE`].
+pub fn exit_code(error: &clap::Error) -> u8 {
+    if error.use_stderr() { EXIT_USAGE } else { 0 }
+}
+
+fn with_hint(args: &[OsString], mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg)
+        && let Some(hint) = hint(args, stray)
+    {
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![hint.into()]),
+        );
+    }
+    error
+}
+
+/// What to write instead of a word that stands where no word can.
+fn hint(args: &[OsString], stray: &str) -> Option<String> {
+    if stray.starts_with('-') {
+        return None;
+    }
+    let options = args.split(|arg| arg == "--").next()?;
+    let bubblewrap = options.windows(3).find(|words| {
+        (words[0] == "--ro-bind" || words[0] == "--bind")
+            && !words[1].as_bytes().starts_with(b"-")
+            && words[2] == stray
+    });
+    if let Some([flag, src, dest]) = bubblewrap {
+        let (flag, src) = (flag.display(), src.display());
+        let dest = dest.display();
+        return Some(format!(
+            "source and destination are one word here: write '{flag} {src}:{dest}'"
+        ));
+    }
+    let name = args.get(1).map(|name| name.as_os_str());
+    let takes_command = name == Some(OsStr::new("run")) || name == Some(OsStr::new("plan"));
+    takes_command.then(|| format!("the command comes after '--': write '-- {stray}'"))
+}
+
+/// Why the data of `--args` cannot be used.
+#[derive(Debug, Error)]
+pub enum ArgsError {
+    /// `--args` is the last word, or its value is no descriptor.
+    #[error("--args: a descriptor number is needed")]
+    NoDescriptor,
+    /// The descriptor could not be read.
+    #[error("--args {fd}: cannot read descriptor {fd}: {source}")]
+    Read {
+        /// The descriptor.
+        fd: RawFd,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The data names `--args` again.
+    #[error("--args {0}: the data holds --args itself")]
+    Nested(RawFd),
+    /// The data ends the options.
+    #[error("--args {0}: the data holds `--`; only options are read, the command stays outside")]
+    Command(RawFd),
+}
+
+/// Puts what the descriptors of `--args FD` hold in the place of the flag.
+/// Words from the first `--` on are the command's and are left alone.
+///
+/// # Errors
+///
+/// [`ArgsError`], which names the descriptor.
+pub fn expand_args(
+    args: Vec<OsString>,
+    mut read: impl FnMut(RawFd) -> io::Result<Vec<u8>>,
+) -> Result<Vec<OsString>, ArgsError> {
+    let mut expanded = Vec::with_capacity(args.len());
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let fd = if arg == "--args" {
+            args.next()
+        } else if let Some(fd) = arg.as_bytes().strip_prefix(b"--args=") {
+            Some(OsStr::from_bytes(fd).to_owned())
+        } else if arg == "--" {
+            expanded.push(arg);
+            expanded.extend(args);
+            break;
+        } else {
+            expanded.push(arg);
+            continue;
+        };
+        let fd: RawFd = fd
+            .and_then(|fd| fd.to_str()?.parse().ok())
+            .filter(|fd| *fd >= 0)
+            .ok_or(ArgsError::NoDescriptor)?;
+        let data = read(fd).map_err(|source| ArgsError::Read { fd, source })?;
+        for word in words(&data) {
+            if word == b"--args" || word.starts_with(b"--args=") {
+                return Err(ArgsError::Nested(fd));
+            }
+            if word == b"--" {
+                return Err(ArgsError::Command(fd));
+            }
+            expanded.push(OsString::from_vec(word.to_vec()));
+        }
+    }
+    Ok(expanded)
+}
+
+/// The words of NUL-separated data, with or without a NUL at the end.
+fn words(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let data = data.strip_suffix(b"\0").unwrap_or(data);
+    let count = if data.is_empty() { 0 } else { usize::MAX };
+    data.split(|byte| *byte == 0).take(count)
+}
