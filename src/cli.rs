@@ -367,3 +367,169 @@ fn words(data: &[u8]) -> impl Iterator<Item = &[u8]> {
     let count = if data.is_empty() { 0 } else { usize::MAX };
     data.split(|byte| *byte == 0).take(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(Into::into).collect()
+    }
+
+    fn fails(line: &str) -> String {
+        let error = parse(&args(line)).expect_err(line);
+        assert_eq!(exit_code(&error), EXIT_USAGE, "{line}");
+        error.to_string()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn a_single_value_given_twice_is_the_last_one() {
+        let line = "cellblock run --hostname a --hostname b --env A --env B -- true --env C";
+        let Command::Run(run) = parse(&args(line)).unwrap().command else {
+            panic!("{line}");
+        };
+        assert_eq!(run.cell.hostname.as_deref(), Some("b"));
+        assert_eq!(run.cell.env, ["A", "B"]);
+        assert_eq!(run.command, ["true", "--env", "C"]);
+    }
+
+    #[test]
+    fn what_was_meant_is_said() {
+        for (line, hint) in [
+            (
+                "cellblock run --ro-bind /a /b -- true",
+                "write '--ro-bind /a:/b'",
+            ),
+            (
+                "cellblock run --ro-bind /a /b true",
+                "write '--ro-bind /a:/b'",
+            ),
+            (
+                "cellblock plan --tmpfs /t --bind a b --net host -- x",
+                "write '--bind a:b'",
+            ),
+            (
+                "cellblock run bash",
+                "the command comes after '--': write '-- bash'",
+            ),
+            ("cellblock run --net host bash -c x", "write '-- bash'"),
+            ("cellblock plan bash -- -x", "write '-- bash'"),
+            ("cellblock run -x", "use '-- -x'"),
+            ("cellblock run --nett host -- true", "'--net'"),
+            (
+                "cellblock run --unshare-net -- true",
+                "unexpected argument '--unshare-net'",
+            ),
+            ("cellblock rum -- true", "'run'"),
+            ("cellblock run", "required"),
+            ("cellblock run --", "required"),
+            (
+                "cellblock run --mode open -- true",
+                "[possible values: sealed, nested]",
+            ),
+            (
+                "cellblock run --net egress -- true",
+                "[possible values: none, host]",
+            ),
+            (
+                "cellblock run --without mounts -- true",
+                "[possible values: landlock, ",
+            ),
+            (
+                "cellblock run --run-as me -- true",
+                "write UID:GID, two numbers",
+            ),
+            ("cellblock run --run-as 0:0 -- true", "never runs as root"),
+            (
+                "cellblock run --run-as 1000:0 -- true",
+                "never runs as root",
+            ),
+            ("cellblock run --pass-fd 2 -- true", "2 is not in 3.."),
+            (
+                "cellblock plan --pass-fd 3 -- true",
+                "unexpected argument '--pass-fd'",
+            ),
+            ("cellblock demo x", "unexpected argument 'x'"),
+            ("cellblock", "Usage: cellblock"),
+        ] {
+            let error = fails(line);
+            assert!(error.contains(hint), "{line}\n{error}");
+        }
+    }
+
+    #[test]
+    fn help_and_version_are_no_failure() {
+        for (line, text) in [
+            ("cellblock --version", env!("CARGO_PKG_VERSION")),
+            ("cellblock --help", "125 the cell failed"),
+            ("cellblock run --help", "split at its first colon"),
+        ] {
+            let error = parse(&args(line)).expect_err(line);
+            assert_eq!(exit_code(&error), 0, "{line}");
+            let help = error.to_string();
+            assert!(help.contains(text), "{line}\n{help}");
+        }
+    }
+
+    fn expand(line: &str) -> Result<Vec<OsString>, String> {
+        let read = |fd| match fd {
+            3 => Ok(b"--env\0A=b c\0--net\0host\0".to_vec()),
+            4 => Ok(b"--chdir\0/x".to_vec()),
+            5 => Ok(Vec::new()),
+            6 => Ok(b"--args\x003\0".to_vec()),
+            7 => Ok(b"--env\0A\0--args=3\0".to_vec()),
+            8 => Ok(b"--env\0A\0--\0true\0".to_vec()),
+            10 => Ok(b"--env=\xff\0\0".to_vec()),
+            _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        };
+        expand_args(args(line), read).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_data_stands_where_the_flag_stood() {
+        let words = |line, words: &[&str]| {
+            assert_eq!(expand(line).unwrap(), words, "{line}");
+        };
+        words(
+            "a run --args 3 --chdir /y -- x --args 9",
+            &[
+                "a", "run", "--env", "A=b c", "--net", "host", "--chdir", "/y", "--", "x",
+                "--args", "9",
+            ],
+        );
+        words(
+            "a run --args=4 --args 5 -- x",
+            &["a", "run", "--chdir", "/x", "--", "x"],
+        );
+        words("a run -- --args", &["a", "run", "--", "--args"]);
+        let raw = expand("a --args 10").unwrap();
+        assert_eq!(raw[1].as_bytes(), b"--env=\xff");
+        assert_eq!(raw[2], "");
+    }
+
+    #[test]
+    fn data_that_is_no_list_of_options_is_refused() {
+        for (line, message) in [
+            ("a --args", "--args: a descriptor number is needed"),
+            ("a --args x", "--args: a descriptor number is needed"),
+            ("a --args=-1", "--args: a descriptor number is needed"),
+            (
+                "a --args 9",
+                "--args 9: cannot read descriptor 9: Bad file descriptor (os error 9)",
+            ),
+            ("a --args 6", "--args 6: the data holds --args itself"),
+            ("a --args 7", "--args 7: the data holds --args itself"),
+            (
+                "a --args 8",
+                "--args 8: the data holds `--`; only options are read, the command stays outside",
+            ),
+        ] {
+            assert_eq!(expand(line), Err(message.to_owned()), "{line}");
+        }
+    }
+}

@@ -1,3 +1,3 @@
-fn main() {
-    println!("hi");
-}
+//! Seals one AI agent in a cell of its own.
+
+fn main() {}

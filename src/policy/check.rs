@@ -175,9 +175,88 @@ pub fn size(text: &str) -> Result<u64, Problem> {
 
 /// `bytes` as [`size`] reads it.
 pub fn size_text(bytes: u64) -> String {
-    let whole = UNITS.iter().find(|(_, shift)| bytes % (1 << shift) == 0);
+    let whole = UNITS
+        .iter()
+        .find(|(_, shift)| bytes.is_multiple_of(1 << shift));
     whole.map_or_else(
         || bytes.to_string(),
         |(unit, shift)| format!("{}{unit}", bytes >> shift),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary_and_come_back() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4095", 4095),
+            ("4K", 4 << 10),
+            ("512M", 512 << 20),
+            ("3G", 3 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(size(text).ok(), Some(bytes), "{text}");
+            assert_eq!(size_text(bytes), text);
+        }
+        assert_eq!(size("1024K").ok(), Some(1 << 20));
+        for text in [
+            "",
+            "0",
+            "K",
+            "0M",
+            "1.5G",
+            "-1",
+            "+1",
+            "1 M",
+            "1MM",
+            "1m",
+            "99999999T",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        for (text, seconds) in [
+            ("90s", 90),
+            ("30m", 1800),
+            ("1h30m", 5400),
+            ("1h 30m", 5400),
+        ] {
+            assert_eq!(duration(text).ok(), Some(Duration::from_secs(seconds)));
+        }
+        assert_eq!(duration("0s").ok(), Some(Duration::ZERO));
+        for text in ["", "10", "m", "-1s", "soon", "99999999999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(timeout("0s").is_err());
+    }
+
+    #[test]
+    fn host_names_fit_the_kernel() {
+        assert!(hostname(&"a".repeat(64)).is_ok());
+        assert!(hostname(&"a".repeat(65)).is_err());
+        for name in ["", "a b", "a_b", "a/b", "a\0", "é"] {
+            assert!(hostname(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn equal_places_become_equal_paths() {
+        for path in ["/a/b", "/a/b/", "//a//b", "/a/./b/."] {
+            assert_eq!(cell_path(path.as_ref()).unwrap(), Path::new("/a/b"));
+        }
+        let base = Path::new("/here");
+        for path in ["a", "./a", "a/.", "/here/a"] {
+            assert_eq!(
+                host_path(path.as_ref(), base).unwrap(),
+                Path::new("/here/a")
+            );
+        }
+        assert_eq!(host_path(".".as_ref(), base).unwrap(), base);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
@@ -45,7 +45,7 @@ pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, Polic
         loader.profile(name, &Origin("--profile".into()))?;
     }
     for path in &options.policy {
-        loader.file(path, &cwd.join(path), &Origin("--policy".into()))?;
+        loader.file(&plain(path), &cwd.join(path), &Origin("--policy".into()))?;
     }
     let mut draft = loader.draft;
     draft.add_flags(options, cwd)?;
@@ -75,7 +75,7 @@ impl Loader<'_> {
         })
     }
 
-    /// `shown` is the path as it was written, for messages.
+    /// `shown` is the path as it was written, which messages and circles go by.
     fn file(&mut self, shown: &Path, path: &Path, from: &Origin) -> Result<(), PolicyError> {
         let name = shown.display().to_string();
         let failed = |source| {
@@ -89,7 +89,7 @@ impl Loader<'_> {
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let offset = error.valid_up_to();
-            Problem::NotUtf8 { offset }.at(&line(&name, &bytes, offset))
+            Problem::NotUtf8 { offset }.at(line(&name, &bytes, offset))
         })?;
         // A file's `..` and links end here, so that its entries hold none.
         let dir = fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?;
@@ -117,7 +117,7 @@ impl Loader<'_> {
 
     fn extend(&mut self, child: &Source, name: &str, from: &Origin) -> Result<(), PolicyError> {
         let is_file = name.contains('/') || name.ends_with(".toml");
-        let shown = Path::new(&child.name).with_file_name(name);
+        let shown = plain(&Path::new(&child.name).with_file_name(name));
         let opened = match is_file {
             true => shown.display().to_string(),
             false => format!("profile {name}"),
@@ -134,6 +134,12 @@ impl Loader<'_> {
             false => self.profile(name, from),
         }
     }
+}
+
+/// Without `.`, so that one file has one name.
+fn plain(path: &Path) -> PathBuf {
+    let parts = path.components();
+    parts.filter(|part| *part != Component::CurDir).collect()
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -172,7 +178,7 @@ impl Source<'_> {
     /// First of all: a file of another version may hold anything.
     fn version(&self, table: &DeTable) -> Result<(), PolicyError> {
         let Some(version) = table.get("version") else {
-            return Err(Problem::NoVersion.at(&Origin(self.name.clone())));
+            return Err(Problem::NoVersion.at(Origin(self.name.clone())));
         };
         match version.get_ref() {
             DeValue::Integer(number) if number.as_str() != "1" => {
@@ -189,7 +195,7 @@ impl Source<'_> {
         match value.get_mut() {
             DeValue::String(text) => {
                 let expanded = vars.expand(text);
-                let expanded = expanded.map_err(|problem| problem.at(&self.origin(offset)))?;
+                let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
                 if let Some(expanded) = expanded {
                     *text = expanded.into();
                 }

@@ -55,7 +55,7 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
     } = policy;
     let duration = |time| At::from(humantime::format_duration(time).to_string());
     let workdir = cell.workdir.as_ref();
-    let workdir = workdir.map(|path| text(path, &Origin("workdir".into())));
+    let workdir = workdir.map(|path| text(path, &"--chdir".into()));
     Ok(File {
         version: 1,
         extends: Vec::new(),
@@ -63,7 +63,7 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
         cell: CellTable {
             hostname: Some(cell.hostname.clone().into()),
             workdir: workdir.transpose()?.map(At::from),
-            home: Some(text(&cell.home, &Origin("home".into()))?.into()),
+            home: Some(text(&cell.home, &"cell.home".into())?.into()),
             timeout: cell.timeout.map(duration),
             timeout_grace: Some(duration(cell.timeout_grace)),
         },

@@ -1,1 +1,3 @@
-//! x
+//! Tests against the library and the real kernel.
+
+mod policy;
