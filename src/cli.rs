@@ -8,8 +8,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use thiserror::Error;
 
 use crate::policy::{Layer, Mode, NetworkMode};
@@ -90,7 +91,7 @@ pub struct PlanOptions {
 #[derive(Debug, Args)]
 pub struct DemoOptions {
     /// Turn LAYER off, to see what it was holding.
-    #[arg(long, value_name = "LAYER")]
+    #[arg(long, value_name = "LAYER", value_parser = own_layer())]
     pub without: Vec<Layer>,
 }
 
@@ -179,7 +180,7 @@ pub struct CellOptions {
     #[arg(long, value_name = "LAYER", help_heading = "Layers")]
     pub allow_missing: Vec<Layer>,
     /// Turn LAYER off.
-    #[arg(long, value_name = "LAYER", help_heading = "Layers")]
+    #[arg(long, value_name = "LAYER", value_parser = own_layer(), help_heading = "Layers")]
     pub without: Vec<Layer>,
 }
 
@@ -207,6 +208,12 @@ impl FromStr for RunAs {
         }
         Ok(run_as)
     }
+}
+
+/// The layers that can be turned off; the others go with one of these.
+fn own_layer() -> impl TypedValueParser<Value = Layer> {
+    PossibleValuesParser::new(["landlock", "seccomp", "network"])
+        .try_map(|name| Layer::from_str(&name, false))
 }
 
 const EXAMPLES: &str = "\
@@ -243,15 +250,20 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Reads the command line.
+/// Reads the command line; `read` gives what a descriptor of `--args` holds.
 ///
 /// # Errors
 ///
 /// Clap's error, with a hint of our own where bubblewrap's habits or a missing
-/// `--` explain it. `--help` and `--version` come back as errors too; see
-/// [`exit_code`].
-pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(args).map_err(|error| with_hint(args, error))
+/// `--` explain it, and that of [`expand_args`]. `--help` and `--version` come
+/// back as errors too; see [`exit_code`].
+pub fn parse(
+    args: Vec<OsString>,
+    read: impl FnMut(RawFd) -> io::Result<Vec<u8>>,
+) -> Result<Cli, clap::Error> {
+    let args = expand_args(args, read)
+        .map_err(|error| command().error(ErrorKind::ValueValidation, error))?;
+    Cli::try_parse_from(&args).map_err(|error| with_hint(&args, error))
 }
 
 /// The exit status for what [`parse`] returned: 0 for help and version that
@@ -291,9 +303,13 @@ fn hint(args: &[OsString], stray: &str) -> Option<String> {
             "source and destination are one word here: write '{flag} {src}:{dest}'"
         ));
     }
-    let name = args.get(1).map(|name| name.as_os_str());
-    let takes_command = name == Some(OsStr::new("run")) || name == Some(OsStr::new("plan"));
-    takes_command.then(|| format!("the command comes after '--': write '-- {stray}'"))
+    match args.get(1)?.to_str()? {
+        "run" | "plan" => Some(format!("the command comes after '--': write '-- {stray}'")),
+        "policy" => Some(format!(
+            "a policy file is named by a flag: write '--policy {stray}'"
+        )),
+        _ => None,
+    }
 }
 
 /// Why the data of `--args` cannot be used.
@@ -376,8 +392,14 @@ mod tests {
         line.split_whitespace().map(Into::into).collect()
     }
 
+    fn parse_line(line: &str) -> Result<Cli, clap::Error> {
+        parse(args(line), |_| {
+            Err(io::Error::from_raw_os_error(libc::EBADF))
+        })
+    }
+
     fn fails(line: &str) -> String {
-        let error = parse(&args(line)).expect_err(line);
+        let error = parse_line(line).expect_err(line);
         assert_eq!(exit_code(&error), EXIT_USAGE, "{line}");
         error.to_string()
     }
@@ -390,7 +412,7 @@ mod tests {
     #[test]
     fn a_single_value_given_twice_is_the_last_one() {
         let line = "cellblock run --hostname a --hostname b --env A --env B -- true --env C";
-        let Command::Run(run) = parse(&args(line)).unwrap().command else {
+        let Command::Run(run) = parse_line(line).unwrap().command else {
             panic!("{line}");
         };
         assert_eq!(run.cell.hostname.as_deref(), Some("b"));
@@ -454,6 +476,15 @@ mod tests {
                 "cellblock plan --pass-fd 3 -- true",
                 "unexpected argument '--pass-fd'",
             ),
+            (
+                "cellblock run --args 9 -- true",
+                "--args 9: cannot read descriptor 9: Bad file",
+            ),
+            (
+                "cellblock run --without cgroup -- true",
+                "[possible values: landlock, seccomp, network]",
+            ),
+            ("cellblock policy check p.toml", "write '--policy p.toml'"),
             ("cellblock demo x", "unexpected argument 'x'"),
             ("cellblock", "Usage: cellblock"),
         ] {
@@ -469,7 +500,7 @@ mod tests {
             ("cellblock --help", "125 the cell failed"),
             ("cellblock run --help", "split at its first colon"),
         ] {
-            let error = parse(&args(line)).expect_err(line);
+            let error = parse_line(line).expect_err(line);
             assert_eq!(exit_code(&error), 0, "{line}");
             let help = error.to_string();
             assert!(help.contains(text), "{line}\n{help}");

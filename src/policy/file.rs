@@ -1,11 +1,12 @@
 //! A policy file as it is written: what `policy schema` describes, what
 //! [`super::load`] reads and what [`super::show`] writes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -13,9 +14,10 @@ use toml::Spanned;
 
 use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, System};
 
-/// A cellblock policy file. `${name}` in a string is the value of `--var
+/// What a cell holds. `${name}` in a string is the value of `--var
 /// name=VALUE`, `${env:NAME}` that of an environment variable, `$$` a dollar.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "cellblock policy")]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The version of this format; 1.
@@ -256,9 +258,9 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// A value and the place in the file where it was written.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct At<T>(#[schemars(with = "T")] Spanned<T>);
+pub struct At<T>(Spanned<T>);
 
 impl<T> At<T> {
     /// The value.
@@ -278,8 +280,27 @@ impl<T> From<T> for At<T> {
     }
 }
 
+impl<T: JsonSchema> JsonSchema for At<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
 /// A path alone, or a table that says more about it.
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PathOr{T}")]
 #[serde(untagged)]
 pub enum PathOr<T> {
     /// The path.

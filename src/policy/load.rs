@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
@@ -136,10 +136,11 @@ impl Loader<'_> {
     }
 }
 
-/// Without `.`, so that one file has one name.
+/// Without `./`, so that one file has one name.
 fn plain(path: &Path) -> PathBuf {
-    let parts = path.components();
-    parts.filter(|part| *part != Component::CurDir).collect()
+    let rest = path.strip_prefix(".").ok();
+    let named = rest.filter(|rest| *rest != Path::new(""));
+    named.unwrap_or(path).components().collect()
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
     NetworkTable, PathOr, RequireTable, RunTable, SeccompTable, TmpfsTable, WorkspaceTable,
@@ -15,9 +17,7 @@ use crate::error::{PolicyError, Problem};
 ///
 /// A path that is not UTF-8, which TOML cannot hold.
 pub fn show(policy: &Policy) -> Result<String, PolicyError> {
-    let mut value = toml::Value::try_from(file(policy)?).expect("tables with string keys");
-    escape(&mut value);
-    Ok(toml::to_string_pretty(&value).expect("a value of TOML"))
+    Ok(toml::to_string_pretty(&file(policy)?).expect("tables with string keys"))
 }
 
 /// The policy as JSON, with the keys of a policy file.
@@ -26,20 +26,22 @@ pub fn show(policy: &Policy) -> Result<String, PolicyError> {
 ///
 /// As [`show`].
 pub fn show_json(policy: &Policy) -> Result<String, PolicyError> {
-    let value = serde_json::to_value(file(policy)?).expect("tables with string keys");
+    let mut value = serde_json::to_value(file(policy)?).expect("tables with string keys");
+    unescape(&mut value);
     Ok(format!("{value:#}\n"))
 }
 
-/// No dollar of a resolved policy begins a reference.
-fn escape(value: &mut toml::Value) {
+/// No policy is read from JSON, so a dollar there is a dollar.
+fn unescape(value: &mut Value) {
     match value {
-        toml::Value::String(text) => *text = vars::escape(text),
-        toml::Value::Array(values) => values.iter_mut().for_each(escape),
-        toml::Value::Table(table) => table.iter_mut().for_each(|(_, value)| escape(value)),
+        Value::String(text) => *text = text.replace("$$", "$"),
+        Value::Array(values) => values.iter_mut().for_each(unescape),
+        Value::Object(members) => members.values_mut().for_each(unescape),
         _ => {}
     }
 }
 
+/// The policy file; in its strings each dollar is doubled.
 fn file(policy: &Policy) -> Result<File, PolicyError> {
     let Policy {
         mode,
@@ -87,18 +89,25 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
             .transpose()?
             .map(At::from),
         environment: EnvironmentTable {
-            pass: environment.pass.iter().cloned().map(At::from).collect(),
+            pass: environment
+                .pass
+                .iter()
+                .map(|name| vars::escape(name).into())
+                .collect(),
             set: environment
                 .set
                 .iter()
-                .map(|(name, value)| (name.clone(), value.clone().into()))
+                .map(|(name, value)| (name.clone(), vars::escape(value).into()))
                 .collect(),
         },
         network: NetworkTable {
             mode: Some(network.mode),
         },
         seccomp: SeccompTable {
-            filter: seccomp.filter.clone().map(At::from),
+            filter: seccomp
+                .filter
+                .as_deref()
+                .map(|name| vars::escape(name).into()),
         },
         require: RequireTable {
             landlock: Some(require.landlock.into()),
@@ -171,6 +180,6 @@ fn each<T, R>(
 }
 
 fn text(path: &Path, origin: &Origin) -> Result<String, PolicyError> {
-    let text = path.to_str().map(str::to_owned);
+    let text = path.to_str().map(vars::escape);
     text.ok_or_else(|| Problem::Unwritable(path.to_owned()).at(origin))
 }
