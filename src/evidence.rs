@@ -1,10 +1,10 @@
 //! `--report`: what was applied, each member with its source, and how it ended.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -29,7 +29,11 @@ pub struct ReportLine {
 
 /// What a line of the report tells.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[serde(
+    tag = "event",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case"
+)]
 pub enum ReportEvent {
     /// What was to be done.
     Plan {
@@ -151,7 +155,9 @@ impl Report {
                 .errno(errno)
                 .remedy("name a file in a directory that takes it, on a file system with room")
         };
-        let name = place.file_name().ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
+        let name = place
+            .file_name()
+            .ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
         if place.is_dir() {
             return Err(failed("it is a directory", Errno::EISDIR));
         }
@@ -165,7 +171,11 @@ impl Report {
             .mode(0o600)
             .open(&temporary)
             .map_err(|error| failed("it cannot be made", errno(&error)))?;
-        let report = Report { file, temporary, place: place.to_owned() };
+        let report = Report {
+            file,
+            temporary,
+            place: place.to_owned(),
+        };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
@@ -188,7 +198,9 @@ impl Report {
         if let Some(provider) = provider(plan, pid)? {
             self.write(provider)?;
         }
-        self.write(ReportEvent::Applied { evidence: collect(plan, pid, root_listing)? })
+        self.write(ReportEvent::Applied {
+            evidence: collect(plan, pid, root_listing)?,
+        })
     }
 
     /// Tells how it ended, and gives the report its name.
@@ -203,17 +215,27 @@ impl Report {
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(Reason::from),
         })?;
-        let settled = self.file.sync_all().and_then(|()| fs::rename(&self.temporary, &self.place));
+        let settled = self
+            .file
+            .sync_all()
+            .and_then(|()| fs::rename(&self.temporary, &self.place));
         settled.map_err(|error| self.failed(&error))
     }
 
     fn write(&mut self, event: ReportEvent) -> Result<(), Error> {
-        let line = serde_json::to_string(&ReportLine { version: 1, event }).expect("plain values serialize");
-        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| self.failed(&error))
+        let line = serde_json::to_string(&ReportLine { version: 1, event })
+            .expect("plain values serialize");
+        self.file
+            .write_all(format!("{line}\n").as_bytes())
+            .map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &std::io::Error) -> Error {
-        Error::new("report", format!("{} cannot be written", self.place.display())).errno(errno(error))
+        Error::new(
+            "report",
+            format!("{} cannot be written", self.place.display()),
+        )
+        .errno(errno(error))
     }
 }
 
@@ -230,7 +252,9 @@ fn errno(error: &std::io::Error) -> Errno {
 
 /// SHA-256 of the plan as `cellblock plan --json` prints it.
 pub fn digest(plan: &Plan) -> String {
-    hex(&Sha256::digest(serde_json::to_vec(plan).expect("plain values serialize")))
+    hex(&Sha256::digest(
+        serde_json::to_vec(plan).expect("plain values serialize"),
+    ))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -239,26 +263,41 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Finds the program as the provider's process will, in its own tree.
 fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
-    let failed = |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
+    let failed =
+        |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
     let process = format!("/proc/{pid}");
-    let root = File::open(format!("{process}/root")).map_err(|error| failed(format!("{process}/root"), &error))?;
-    let workdir = File::open(format!("{process}/cwd")).map_err(|error| failed(format!("{process}/cwd"), &error))?;
+    let root = File::open(format!("{process}/root"))
+        .map_err(|error| failed(format!("{process}/root"), &error))?;
+    let workdir = File::open(format!("{process}/cwd"))
+        .map_err(|error| failed(format!("{process}/cwd"), &error))?;
     for candidate in &plan.candidates {
-        let Some(file) = open_in(&root, &workdir, candidate) else { continue };
+        let Some(file) = open_in(&root, &workdir, candidate) else {
+            continue;
+        };
         let file = File::from(file);
-        let Ok(metadata) = file.metadata() else { continue };
+        let Ok(metadata) = file.metadata() else {
+            continue;
+        };
         if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             continue;
         }
         let sha256 = hash(file).map_err(|error| failed(candidate.to_string(), &error))?;
-        return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
+        return Ok(Some(ReportEvent::Provider {
+            path: candidate.to_string(),
+            size: metadata.len(),
+            sha256,
+        }));
     }
     // Exec will say why.
     Ok(None)
 }
 
-fn open_in(root: &File, workdir: &File, path: &CString) -> Option<OwnedFd> {
-    let dir = if path.to_bytes().starts_with(b"/") { root } else { workdir };
+fn open_in(root: &File, workdir: &File, path: &CStr) -> Option<OwnedFd> {
+    let dir = if path.to_bytes().starts_with(b"/") {
+        root
+    } else {
+        workdir
+    };
     fd::open_in_root(dir.as_raw_fd(), path).ok()
 }
 
@@ -279,7 +318,12 @@ fn hash(file: File) -> std::io::Result<String> {
 fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
     let mut evidence = Vec::new();
     let mut add = |layer: &str, name: &str, value: serde_json::Value, source| {
-        evidence.push(Evidence { layer: layer.to_owned(), name: name.to_owned(), value, source });
+        evidence.push(Evidence {
+            layer: layer.to_owned(),
+            name: name.to_owned(),
+            value,
+            source,
+        });
     };
     let read = |name: &str| {
         let path = format!("/proc/{pid}/{name}");
@@ -289,44 +333,89 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
     for namespace in &plan.namespaces {
         let name = namespace.name();
         let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}"));
-        let own = link(&pid.to_string()).map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
+        let own = link(&pid.to_string())
+            .map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
         if link("self").is_ok_and(|launchers| launchers == own) {
-            return Err(Error::new("evidence", format!("the {name} namespace is the launcher's own")));
+            return Err(Error::new(
+                "evidence",
+                format!("the {name} namespace is the launcher's own"),
+            ));
         }
-        add("namespaces", name, own.to_string_lossy().into(), Source::Kernel);
+        add(
+            "namespaces",
+            name,
+            own.to_string_lossy().into(),
+            Source::Kernel,
+        );
     }
     for name in ["uid_map", "gid_map"] {
-        add("namespaces", name, read(name)?.split_whitespace().collect(), Source::Kernel);
+        add(
+            "namespaces",
+            name,
+            read(name)?.split_whitespace().collect(),
+            Source::Kernel,
+        );
     }
 
     let mounts: Vec<serde_json::Value> = read("mountinfo")?.lines().map(Into::into).collect();
     add("mounts", "mountinfo", mounts.into(), Source::Kernel);
 
     for line in read("status")?.lines() {
-        let Some((name, value)) = line.split_once(':') else { continue };
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
         let layer = match name {
-            "CapInh" | "CapPrm" | "CapEff" | "CapBnd" | "CapAmb" | "NoNewPrivs" | "Uid" | "Gid" | "Groups" => "credentials",
+            "CapInh" | "CapPrm" | "CapEff" | "CapBnd" | "CapAmb" | "NoNewPrivs" | "Uid" | "Gid"
+            | "Groups" => "credentials",
             "Seccomp" | "Seccomp_filters" => "seccomp",
             _ => continue,
         };
-        add(layer, name, value.split_whitespace().collect::<Vec<_>>().join(" ").into(), Source::Kernel);
+        add(
+            layer,
+            name,
+            value
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .into(),
+            Source::Kernel,
+        );
     }
     add("descriptors", "open", descriptors(pid)?, Source::Kernel);
 
     let names = plan.environment.iter().map(|entry| entry.to_string());
-    let names: Vec<serde_json::Value> =
-        names.map(|entry| entry.split('=').next().unwrap_or_default().into()).collect();
+    let names: Vec<serde_json::Value> = names
+        .map(|entry| entry.split('=').next().unwrap_or_default().into())
+        .collect();
     add("environment", "names", names.into(), Source::Installed);
 
-    let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
+    let rules = plan
+        .provider
+        .iter()
+        .filter(|step| matches!(step, Step::AllowPath { .. }))
+        .count();
     for step in &plan.provider {
         match step {
             Step::CreateRuleset { handled } => {
-                add("landlock", "fs", crate::plan::landlock::rights(handled.fs).into(), Source::Installed);
-                add("landlock", "scoped", crate::plan::landlock::scopes(handled.scoped).into(), Source::Installed);
+                add(
+                    "landlock",
+                    "fs",
+                    crate::plan::landlock::rights(handled.fs).into(),
+                    Source::Installed,
+                );
+                add(
+                    "landlock",
+                    "scoped",
+                    crate::plan::landlock::scopes(handled.scoped).into(),
+                    Source::Installed,
+                );
                 add("landlock", "rules", rules.into(), Source::Installed);
                 if handled.fs != 0 {
-                    let answer = if root_listing == 0 { "allowed".into() } else { format!("{:?}", Errno::from_raw(root_listing)) };
+                    let answer = if root_listing == 0 {
+                        "allowed".into()
+                    } else {
+                        format!("{:?}", Errno::from_raw(root_listing))
+                    };
                     add("landlock", "list /", answer.into(), Source::Probed);
                 }
             }
@@ -338,7 +427,12 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
                     hasher.update(insn.k.to_ne_bytes());
                 }
                 add("seccomp", "filter", name.clone().into(), Source::Installed);
-                add("seccomp", "sha256", hex(&hasher.finalize()).into(), Source::Installed);
+                add(
+                    "seccomp",
+                    "sha256",
+                    hex(&hasher.finalize()).into(),
+                    Source::Installed,
+                );
             }
             _ => {}
         }
@@ -356,7 +450,9 @@ fn descriptors(pid: i32) -> Result<serde_json::Value, Error> {
         let number = entry.file_name().to_string_lossy().into_owned();
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).map_err(failed)?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+        let flags = flags
+            .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+            .unwrap_or(0);
         if flags & libc::O_CLOEXEC == 0 {
             let target = fs::read_link(entry.path()).map_err(failed)?;
             open.insert(number, target.to_string_lossy().into());

@@ -1,3 +1,7 @@
-fn main() {
-    println!("hi");
+//! The `cellblock` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(cellblock::run(std::env::args_os().collect()))
 }

@@ -22,7 +22,11 @@ pub fn resolve(run_as: Option<RunAs>) -> Result<Ids, Error> {
                 .cause("only root can run a cell as somebody else")
                 .remedy("leave --run-as away, or start with sudo"));
         }
-        return Ok(Ids { uid, gid, started_by_root: false });
+        return Ok(Ids {
+            uid,
+            gid,
+            started_by_root: false,
+        });
     }
     match run_as.or_else(sudo_caller) {
         Some(RunAs { uid, gid }) => Ok(Ids { uid, gid, started_by_root: true }),
@@ -34,8 +38,17 @@ pub fn resolve(run_as: Option<RunAs>) -> Result<Ids, Error> {
 
 /// Who called sudo(8), unless that was root.
 fn sudo_caller() -> Option<RunAs> {
-    let number = |name| std::env::var(name).ok()?.parse().ok().filter(|&id: &u32| id != 0);
-    Some(RunAs { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? })
+    let number = |name| {
+        std::env::var(name)
+            .ok()?
+            .parse()
+            .ok()
+            .filter(|&id: &u32| id != 0)
+    };
+    Some(RunAs {
+        uid: number("SUDO_UID")?,
+        gid: number("SUDO_GID")?,
+    })
 }
 
 /// Drops root's supplementary groups, which a child in a new user namespace
@@ -51,9 +64,11 @@ pub(super) fn drop_groups() -> Result<(), Error> {
 /// Writes the maps of a child that root has made, and lets it go on.
 pub(super) fn write_maps(child: i32, ids: Ids, report: BorrowedFd) -> Result<(), Error> {
     let Ids { uid, gid, .. } = ids;
-    for (name, content) in
-        [("setgroups", "deny".to_owned()), ("uid_map", format!("{uid} {uid} 1")), ("gid_map", format!("{gid} {gid} 1"))]
-    {
+    for (name, content) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
         std::fs::write(format!("/proc/{child}/{name}"), content).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
             Error::new("ids", format!("{name} of the cell cannot be written"))
@@ -73,7 +88,9 @@ pub(super) fn as_run<T>(ids: Ids, work: impl FnOnce() -> Result<T, Error>) -> Re
         return work();
     }
     let switch = |uid, gid| seteuid(Uid::from_raw(uid)).and(setegid(Gid::from_raw(gid)));
-    let failed = |errno: Errno| Error::new("ids", format!("cannot become {}:{}", ids.uid, ids.gid)).errno(errno);
+    let failed = |errno: Errno| {
+        Error::new("ids", format!("cannot become {}:{}", ids.uid, ids.gid)).errno(errno)
+    };
     setegid(Gid::from_raw(ids.gid)).map_err(failed)?;
     seteuid(Uid::from_raw(ids.uid)).map_err(failed)?;
     let result = work();

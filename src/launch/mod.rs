@@ -9,9 +9,10 @@ mod terminal;
 
 use std::cell::Cell;
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
@@ -63,14 +64,34 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
             return outcome;
         }
     };
-    let mut outcome = launch(policy, command, options, &mut status, report.as_mut(), started)
-        .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
+    let mut outcome = launch(
+        policy,
+        command,
+        options,
+        &mut status,
+        report.as_mut(),
+        started,
+    )
+    .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
     if let Some(Err(error)) = report.map(|report| report.finish(&outcome))
         && outcome.error.is_none()
     {
         outcome.error = Some(error);
     }
     status.exit(&outcome);
+    outcome
+}
+
+/// Ends a run that came to nothing before there was a policy to launch.
+pub fn refuse(status_fd: Option<RawFd>, report: Option<&Path>, error: Error) -> Outcome {
+    let outcome = Outcome::failed(error, Duration::ZERO);
+    // One failure is told; that its report failed too would hide it.
+    if let Ok(mut status) = Status::new(status_fd) {
+        status.exit(&outcome);
+    }
+    if let Some(Ok(report)) = report.map(Report::create) {
+        let _ = report.finish(&outcome);
+    }
     outcome
 }
 
@@ -102,11 +123,16 @@ fn launch(
         let plan = plan::build(policy, &host, &request)?;
         match start(&plan, options.ids, &stdio) {
             Ok(cell) => break (plan, cell),
-            Err(error) if error.stage == Stage::Namespaces.name() => waive_namespace(policy, &mut host, error)?,
+            Err(error) if error.stage == Stage::Namespaces.name() => {
+                waive_namespace(policy, &mut host, error)?
+            }
             Err(error) => return Err(error),
         }
     };
-    plan.waived.iter().for_each(|waiver| tracing::warn!("without {waiver}"));
+    for waiver in &plan.waived {
+        // Standard error takes what it can; the report has it too.
+        let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
+    }
     status.setup(&plan, cell.pid);
     if let Some(report) = &mut report {
         report.plan(&plan)?;
@@ -114,7 +140,9 @@ fn launch(
 
     let running = Running::new(cell, stdio, &policy.cell, started);
     let ended = running.supervise(|event| match (event, &mut report) {
-        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
+        (Event::AtGate { pid, root_listing }, Some(report)) => {
+            report.applied(&plan, pid, root_listing)
+        }
         (Event::AtGate { .. }, None) => Ok(()),
         (Event::Executed, _) => {
             status.executed();
@@ -126,22 +154,29 @@ fn launch(
         None => ended.refused.clone(),
     };
     Ok(match error {
-        Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
+        Some(error) => Outcome {
+            usage: ended.usage(),
+            ..Outcome::failed(error, ended.wall)
+        },
         None => ended.outcome(),
     })
 }
 
 /// Looks at all that a plan for this policy rests on.
 pub fn probe(policy: &Policy, ids: Ids) -> Host {
-    Host::probe(ids, policy.filesystem.system == System::Minimal, plan::paths(policy))
+    Host::probe(
+        ids,
+        policy.filesystem.system == System::Minimal,
+        plan::paths(policy),
+    )
 }
 
 /// Takes a namespace that the host refuses off the next plan, where the policy
 /// allows that; cgroup first, as it holds least.
 fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(), Error> {
-    let waivable = [Layer::Cgroup, Layer::Network]
-        .into_iter()
-        .find(|layer| policy.require.allow_missing.contains(layer) && !host.refused.contains(layer));
+    let waivable = [Layer::Cgroup, Layer::Network].into_iter().find(|layer| {
+        policy.require.allow_missing.contains(layer) && !host.refused.contains(layer)
+    });
     host.refused.push(waivable.ok_or(error)?);
     Ok(())
 }
@@ -149,13 +184,20 @@ fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(),
 /// Clones the child; on this side, returns what stays with it.
 fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     let cannot = |what: &str, errno: Errno| Error::new("launch", what).errno(errno);
-    let (status, child_status) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
-    fcntl(&status, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| cannot("the pipe is unusable", errno))?;
-    let (report, child_report) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-            .map_err(|errno| cannot("no socket can be made", errno))?;
+    let (status, child_status) =
+        pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
+    fcntl(&status, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+        .map_err(|errno| cannot("the pipe is unusable", errno))?;
+    let (report, child_report) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .map_err(|errno| cannot("no socket can be made", errno))?;
     // Each record then tells its sender's pid, as this namespace counts.
-    setsockopt(&report, sockopt::PassCred, &true).map_err(|errno| cannot("the socket is unusable", errno))?;
+    setsockopt(&report, sockopt::PassCred, &true)
+        .map_err(|errno| cannot("the socket is unusable", errno))?;
 
     let child = Child {
         plan,
@@ -172,18 +214,32 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     credentials::set_dumpable(true).map_err(|failure| cannot("prctl", failure.errno))?;
     // None may reach the child before it has forgotten the launcher's handlers.
     signal::block_all();
-    let namespaces = plan.namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
+    let namespaces = plan
+        .namespaces
+        .iter()
+        .fold(0, |flags, namespace| flags | namespace.flag());
     let side = into_namespaces(namespaces);
     if matches!(side, Ok(Side::Child)) {
         child::run(&child);
     }
-    let Side::Parent { pid, pidfd } = side.map_err(|failure| refused_namespaces(plan, failure))? else {
+    let Side::Parent { pid, pidfd } = side.map_err(|failure| refused_namespaces(plan, failure))?
+    else {
         unreachable!("the child does not return");
     };
     let signals = supervise::signals().map_err(|errno| cannot("signals cannot be read", errno));
-    let maps = if ids.started_by_root { ids::write_maps(pid, ids, report.as_fd()) } else { Ok(()) };
+    let maps = if ids.started_by_root {
+        ids::write_maps(pid, ids, report.as_fd())
+    } else {
+        Ok(())
+    };
     match maps.and(signals) {
-        Ok(signals) => Ok(Started { pid, pidfd, report, status, signals }),
+        Ok(signals) => Ok(Started {
+            pid,
+            pidfd,
+            report,
+            status,
+            signals,
+        }),
         Err(error) => {
             // Nothing of a cell may be left behind, not even a zombie.
             let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
@@ -194,8 +250,16 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
 }
 
 fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
-    let names: Vec<&str> = plan.namespaces.iter().map(|namespace| namespace.name()).collect();
-    let what = format!("{} with {} namespaces", failure.call.name(), names.join(", "));
+    let names: Vec<&str> = plan
+        .namespaces
+        .iter()
+        .map(|namespace| namespace.name())
+        .collect();
+    let what = format!(
+        "{} with {} namespaces",
+        failure.call.name(),
+        names.join(", ")
+    );
     let error = Error::new(Stage::Namespaces.name(), what).errno(failure.errno);
     with_fault(error, Stage::Namespaces, failure)
 }
@@ -203,10 +267,14 @@ fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
 /// The words for a step that failed in the child.
 fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
     let Some(step) = plan.step(index) else {
-        return Error::new("launch", format!("the child speaks of a step {index} that is not planned"));
+        return Error::new(
+            "launch",
+            format!("the child speaks of a step {index} that is not planned"),
+        );
     };
     let stage = step.stage();
-    let error = Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
+    let error =
+        Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
     match (step, failure.call, failure.errno) {
         (Step::Execute, _, errno) => not_executed(plan, errno),
         (Step::Bind { source, .. }, Call::Identity, _) => error
@@ -218,8 +286,9 @@ fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
         (Step::ChangeDirectory { .. }, _, Errno::ENOENT) => error
             .cause("the cell has no such directory")
             .remedy("make it part of the cell, or name another with --chdir"),
-        (Step::MakeDirectory { .. } | Step::MakeFile { .. } | Step::MakeSymlink { .. }, _, _) => error
-            .cause("an entry of the tree stands where another one needs a directory"),
+        (Step::MakeDirectory { .. } | Step::MakeFile { .. } | Step::MakeSymlink { .. }, _, _) => {
+            error.cause("an entry of the tree stands where another one needs a directory")
+        }
         _ => with_fault(error, stage, failure),
     }
 }
@@ -233,8 +302,13 @@ fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
 }
 
 fn not_executed(plan: &Plan, errno: Errno) -> Error {
-    let command = plan.arguments.first().map(ToString::to_string).unwrap_or_default();
-    let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
+    let command = plan
+        .arguments
+        .first()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let error =
+        Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
         Errno::ENOENT | Errno::ENOTDIR => error
             .cause("the cell has no such program, or not the interpreter that its first line names")

@@ -13,8 +13,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 
 use super::stdio::{Copy, Stdio};
 use super::terminal::Relay;
-use crate::policy::Cell;
 use crate::outcome::{Class, Outcome, Usage};
+use crate::policy::Cell;
 use crate::report::{self, Record};
 use crate::sys::{Failure, Result, clone, signal};
 
@@ -32,7 +32,12 @@ const PASSED_ON: [Signal; 9] = [
 ];
 
 /// Those of them that tell the run to end.
-const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+const ENDING: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
 
 /// How long the outputs of a cell that has ended may keep the launcher: what a
 /// pipe holds is there at once, and only a reader that hangs keeps it longer.
@@ -119,7 +124,10 @@ impl Running {
     }
 
     /// Stays with the cell until nothing of it is left.
-    pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), crate::error::Error>) -> Ended {
+    pub fn supervise(
+        mut self,
+        mut tell: impl FnMut(Event) -> std::result::Result<(), crate::error::Error>,
+    ) -> Ended {
         let mut refused = None;
         loop {
             let ready = self.poll();
@@ -155,14 +163,19 @@ impl Running {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.status.as_fd(), PollFlags::POLLIN),
         ];
-        fds.extend(self.report.as_ref().map(|report| PollFd::new(report.as_fd(), PollFlags::POLLIN)));
+        fds.extend(
+            self.report
+                .as_ref()
+                .map(|report| PollFd::new(report.as_fd(), PollFlags::POLLIN)),
+        );
         fds.extend(self.copies.iter().map(Copy::poll));
         if let Some(relay) = &self.relay {
             fds.extend(relay.poll());
         }
         let timeout = self.deadline().map_or(PollTimeout::NONE, |deadline| {
             // One millisecond more than is left, so that it has passed by then.
-            let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            let left =
+                deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         if poll(&mut fds, timeout).is_err() {
@@ -182,12 +195,19 @@ impl Running {
             return None;
         }
         let timeout = self.started + self.timeout?;
-        Some(if self.state.timed_out { timeout + self.grace } else { timeout })
+        Some(if self.state.timed_out {
+            timeout + self.grace
+        } else {
+            timeout
+        })
     }
 
     /// TERM when the time is up, and KILL when the grace is over too.
     fn keep_time(&mut self) {
-        if self.deadline().is_none_or(|deadline| Instant::now() < deadline) {
+        if self
+            .deadline()
+            .is_none_or(|deadline| Instant::now() < deadline)
+        {
             return;
         }
         if self.state.timed_out || !self.state.executed {
@@ -213,7 +233,9 @@ impl Running {
 
     fn take_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
-            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
+            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else {
+                continue;
+            };
             self.state.canceled |= ENDING.contains(&signal);
             match (signal, &mut self.relay) {
                 (Signal::SIGWINCH, Some(relay)) => relay.resize(),
@@ -314,7 +336,12 @@ impl Running {
         if let Some(mut relay) = self.relay.take() {
             relay.finish();
         }
-        Ended { end, state: self.state, wall: self.started.elapsed(), refused }
+        Ended {
+            end,
+            state: self.state,
+            wall: self.started.elapsed(),
+            refused,
+        }
     }
 }
 
@@ -333,13 +360,19 @@ fn receive(report: &OwnedFd) -> nix::Result<Option<(Option<Record>, i32, Option<
     let mut bytes = [0; report::LENGTH];
     let mut space = nix::cmsg_space!(std::os::fd::RawFd, UnixCredentials);
     let mut iov = [IoSliceMut::new(&mut bytes)];
-    let message =
-        recvmsg::<()>(report.as_raw_fd(), &mut iov, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT)?;
+    let message = recvmsg::<()>(
+        report.as_raw_fd(),
+        &mut iov,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
+    )?;
     let (mut pid, mut descriptor) = (0, None);
     for control in message.cmsgs()? {
         match control {
             ControlMessageOwned::ScmCredentials(credentials) => pid = credentials.pid(),
-            ControlMessageOwned::ScmRights(fds) => descriptor = fds.first().map(|&fd| crate::sys::fd::received(fd)),
+            ControlMessageOwned::ScmRights(fds) => {
+                descriptor = fds.first().map(|&fd| crate::sys::fd::received(fd))
+            }
             _ => {}
         }
     }
@@ -359,7 +392,11 @@ pub(super) struct Ended {
 impl Ended {
     /// The outcome of a provider that ran.
     pub fn outcome(&self) -> Outcome {
-        let usage = self.end.as_ref().map(|end| Usage::from(&end.usage)).unwrap_or_default();
+        let usage = self
+            .end
+            .as_ref()
+            .map(|end| Usage::from(&end.usage))
+            .unwrap_or_default();
         // Init itself is only ever killed: by its own kernel's memory pressure, or from outside.
         let (code, signal) = match self.state.ended {
             Some((libc::CLD_EXITED, code)) => (Some(code), None),
@@ -373,10 +410,20 @@ impl Ended {
             Some(_) => Class::Signaled,
             None => Class::Exited,
         };
-        Outcome { class, code, signal, error: None, wall: self.wall, usage }
+        Outcome {
+            class,
+            code,
+            signal,
+            error: None,
+            wall: self.wall,
+            usage,
+        }
     }
 
     pub fn usage(&self) -> Usage {
-        self.end.as_ref().map(|end| Usage::from(&end.usage)).unwrap_or_default()
+        self.end
+            .as_ref()
+            .map(|end| Usage::from(&end.usage))
+            .unwrap_or_default()
     }
 }

@@ -107,7 +107,7 @@ impl Namespace {
 }
 
 /// A layer that does not stand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Waiver {
     /// Which.
     pub layer: Layer,
@@ -116,7 +116,7 @@ pub struct Waiver {
 }
 
 /// Why a layer does not stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// The host lacks it and the policy allows that.
@@ -282,7 +282,13 @@ fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
         missing(Layer::Seccomp, error)?;
     }
     for &layer in &host.refused {
-        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
+        missing(
+            layer,
+            Error::new(
+                "namespaces",
+                format!("the {} namespace is refused", layer.name()),
+            ),
+        )?;
     }
     Ok(waived)
 }

@@ -1,1 +1,262 @@
-//! check
+//! Checks of single values; none of them needs the host.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use super::error::Problem;
+
+/// Bytes of the kernel's `nodename` without its NUL.
+const HOSTNAME_MAX: usize = 64;
+
+/// A path on the host, made absolute from `base`.
+///
+/// # Errors
+///
+/// An empty path, a NUL byte, `..`.
+pub fn host_path(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
+    plain(path)?;
+    Ok(tidy(&base.join(path)))
+}
+
+/// A path in the cell.
+///
+/// # Errors
+///
+/// Those of [`host_path`], and a relative path.
+pub fn cell_path(path: &Path) -> Result<PathBuf, Problem> {
+    plain(path)?;
+    if !path.is_absolute() {
+        return Err(Problem::RelativeDestination(path.to_owned()));
+    }
+    Ok(tidy(path))
+}
+
+/// A path in the cell that something is mounted at.
+///
+/// # Errors
+///
+/// Those of [`cell_path`], and `/`.
+pub fn mount_point(path: &Path) -> Result<PathBuf, Problem> {
+    match cell_path(path)? {
+        path if path == Path::new("/") => Err(Problem::CellRoot),
+        path => Ok(path),
+    }
+}
+
+/// A path on the host that the cell is shown.
+///
+/// # Errors
+///
+/// Those of [`host_path`], and `/`.
+pub fn view(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
+    match host_path(path, base)? {
+        path if path == Path::new("/") => Err(Problem::WholeHost),
+        path => Ok(path),
+    }
+}
+
+fn plain(path: &Path) -> Result<(), Problem> {
+    no_nul(path.as_os_str())?;
+    if path.as_os_str().is_empty() {
+        return Err(Problem::EmptyPath);
+    }
+    // The kernel takes `..` of a symlink's target, a reader that of its name.
+    if path.components().any(|part| part == Component::ParentDir) {
+        return Err(Problem::DotDot(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Without `.`, doubled and trailing slashes, so that equal places are equal.
+fn tidy(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// A host name as `sethostname` and resolvers take it.
+///
+/// # Errors
+///
+/// Anything but 1 to 64 letters, digits, `-` and `.`.
+pub fn hostname(name: &str) -> Result<String, Problem> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    if name.is_empty() || name.len() > HOSTNAME_MAX || !name.bytes().all(known) {
+        return Err(Problem::BadHostname(name.to_owned()));
+    }
+    Ok(name.to_owned())
+}
+
+/// The name of an environment variable.
+///
+/// # Errors
+///
+/// An empty name, `=`, a NUL byte.
+pub fn env_name(name: &str) -> Result<String, Problem> {
+    no_nul(OsStr::new(name))?;
+    if name.is_empty() || name.contains('=') {
+        return Err(Problem::BadEnvironmentName(name.to_owned()));
+    }
+    Ok(name.to_owned())
+}
+
+/// The value of an environment variable; it may be empty.
+///
+/// # Errors
+///
+/// A NUL byte.
+pub fn env_value(value: &str) -> Result<String, Problem> {
+    no_nul(OsStr::new(value))?;
+    Ok(value.to_owned())
+}
+
+/// A name that must say something.
+///
+/// # Errors
+///
+/// An empty string, a NUL byte.
+pub fn name(name: &str) -> Result<String, Problem> {
+    no_nul(OsStr::new(name))?;
+    if name.is_empty() {
+        return Err(Problem::EmptyValue);
+    }
+    Ok(name.to_owned())
+}
+
+fn no_nul(text: &OsStr) -> Result<(), Problem> {
+    if text.as_bytes().contains(&0) {
+        return Err(Problem::NulByte);
+    }
+    Ok(())
+}
+
+/// `90s`, `30m`, `1h30m`.
+///
+/// # Errors
+///
+/// Anything else, a number without a unit too.
+pub fn duration(text: &str) -> Result<Duration, Problem> {
+    humantime::parse_duration(text).map_err(|_| Problem::BadDuration(text.to_owned()))
+}
+
+/// A [`duration`] after which a run is ended.
+///
+/// # Errors
+///
+/// No duration, or one of zero.
+pub fn timeout(text: &str) -> Result<Duration, Problem> {
+    match duration(text)? {
+        Duration::ZERO => Err(Problem::BadDuration(text.to_owned())),
+        duration => Ok(duration),
+    }
+}
+
+/// Binary units, largest first.
+const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
+
+/// Bytes: `4096`, or `512M` in binary units.
+///
+/// # Errors
+///
+/// No size, zero, or more than a `u64` holds.
+pub fn size(text: &str) -> Result<u64, Problem> {
+    let unit = UNITS.iter().find_map(|(unit, shift)| {
+        let digits = text.strip_suffix(*unit)?;
+        Some((digits, *shift))
+    });
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.parse::<u64>().ok();
+    number
+        .filter(|_| !digits.starts_with('+'))
+        .and_then(|number| number.checked_mul(1 << shift))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| Problem::BadSize(text.to_owned()))
+}
+
+/// `bytes` as [`size`] reads it.
+pub fn size_text(bytes: u64) -> String {
+    let whole = UNITS
+        .iter()
+        .find(|(_, shift)| bytes.is_multiple_of(1 << shift));
+    whole.map_or_else(
+        || bytes.to_string(),
+        |(unit, shift)| format!("{}{unit}", bytes >> shift),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary_and_come_back() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4095", 4095),
+            ("4K", 4 << 10),
+            ("512M", 512 << 20),
+            ("3G", 3 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(size(text).ok(), Some(bytes), "{text}");
+            assert_eq!(size_text(bytes), text);
+        }
+        assert_eq!(size("1024K").ok(), Some(1 << 20));
+        for text in [
+            "",
+            "0",
+            "K",
+            "0M",
+            "1.5G",
+            "-1",
+            "+1",
+            "1 M",
+            "1MM",
+            "1m",
+            "99999999T",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        for (text, seconds) in [
+            ("90s", 90),
+            ("30m", 1800),
+            ("1h30m", 5400),
+            ("1h 30m", 5400),
+        ] {
+            assert_eq!(duration(text).ok(), Some(Duration::from_secs(seconds)));
+        }
+        assert_eq!(duration("0s").ok(), Some(Duration::ZERO));
+        for text in ["", "10", "m", "-1s", "soon", "99999999999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(timeout("0s").is_err());
+    }
+
+    #[test]
+    fn host_names_fit_the_kernel() {
+        assert!(hostname(&"a".repeat(64)).is_ok());
+        assert!(hostname(&"a".repeat(65)).is_err());
+        for name in ["", "a b", "a_b", "a/b", "a\0", "é"] {
+            assert!(hostname(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn equal_places_become_equal_paths() {
+        for path in ["/a/b", "/a/b/", "//a//b", "/a/./b/."] {
+            assert_eq!(cell_path(path.as_ref()).unwrap(), Path::new("/a/b"));
+        }
+        let base = Path::new("/here");
+        for path in ["a", "./a", "a/.", "/here/a"] {
+            assert_eq!(
+                host_path(path.as_ref(), base).unwrap(),
+                Path::new("/here/a")
+            );
+        }
+        assert_eq!(host_path(".".as_ref(), base).unwrap(), base);
+    }
+}

@@ -1,1 +1,261 @@
-//! load
+//! From flags, files and profiles to a [`Policy`]; the only reader of files.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
+
+use super::draft::Draft;
+use super::error::{PolicyError, Problem};
+use super::file::File;
+use super::vars::{Env, Vars};
+use super::{Origin, Policy, profile};
+use crate::cli::CellOptions;
+
+/// How many files may extend each other in a row.
+const DEPTH: usize = 8;
+
+/// Bytes of a policy file; more is a device or a mistake.
+const FILE_MAX: u64 = 1 << 20;
+
+/// How like a known name a wrong one must be to be taken for it, from 0 to 1;
+/// clap's own measure for mistyped flags.
+const LIKENESS: f64 = 0.7;
+
+/// The policy that `options` come to: profiles, then files, then flags, each
+/// with what it extends before it. Lists append, tables merge, single values
+/// replace. `cwd` is absolute.
+///
+/// Without a profile and a file no TOML is read.
+///
+/// # Errors
+///
+/// The first thing that is wrong, with its place.
+pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
+    let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
+    let mut loader = Loader {
+        vars,
+        draft: Draft::default(),
+        open: Vec::new(),
+        done: Vec::new(),
+    };
+    for name in &options.profile {
+        loader.profile(name, &Origin("--profile".into()))?;
+    }
+    for path in &options.policy {
+        loader.file(&plain(path), &cwd.join(path), &Origin("--policy".into()))?;
+    }
+    let mut draft = loader.draft;
+    draft.add_flags(options, cwd)?;
+    draft.finish()
+}
+
+struct Loader<'a> {
+    vars: Vars<'a>,
+    draft: Draft,
+    /// The files that extend each other down to the one being read.
+    open: Vec<String>,
+    /// What was added; a file that two others extend counts once.
+    done: Vec<String>,
+}
+
+impl Loader<'_> {
+    fn profile(&mut self, name: &str, from: &Origin) -> Result<(), PolicyError> {
+        let Some(text) = profile::find(name) else {
+            let suggestion = closest(name, profile::NAMES);
+            let name = name.to_owned();
+            return Err(Problem::UnknownProfile { name, suggestion }.at(from));
+        };
+        self.add(&Source {
+            name: format!("profile {name}"),
+            text,
+            dir: Path::new("/"),
+        })
+    }
+
+    /// `shown` is the path as it was written, which messages and circles go by.
+    fn file(&mut self, shown: &Path, path: &Path, from: &Origin) -> Result<(), PolicyError> {
+        let name = shown.display().to_string();
+        let failed = |source| {
+            let path = shown.to_owned();
+            Problem::Read { path, source }.at(from)
+        };
+        let bytes = read(path).map_err(failed)?;
+        if bytes.len() as u64 > FILE_MAX {
+            let (path, limit) = (shown.to_owned(), FILE_MAX);
+            return Err(Problem::TooLarge { path, limit }.at(from));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let offset = error.valid_up_to();
+            Problem::NotUtf8 { offset }.at(line(&name, &bytes, offset))
+        })?;
+        // A file's `..` and links end here, so that its entries hold none.
+        let dir = fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?;
+        self.add(&Source {
+            name,
+            text,
+            dir: &dir,
+        })
+    }
+
+    fn add(&mut self, source: &Source) -> Result<(), PolicyError> {
+        if self.done.contains(&source.name) {
+            return Ok(());
+        }
+        let file = source.parse(&self.vars)?;
+        self.open.push(source.name.clone());
+        for parent in &file.extends {
+            self.extend(source, parent.value(), &source.origin(parent.offset()))?;
+        }
+        self.open.pop();
+        self.draft.add_file(file, source)?;
+        self.done.push(source.name.clone());
+        Ok(())
+    }
+
+    fn extend(&mut self, child: &Source, name: &str, from: &Origin) -> Result<(), PolicyError> {
+        let is_file = name.contains('/') || name.ends_with(".toml");
+        let shown = plain(&Path::new(&child.name).with_file_name(name));
+        let opened = match is_file {
+            true => shown.display().to_string(),
+            false => format!("profile {name}"),
+        };
+        if self.open.contains(&opened) {
+            let circle = format!("{} → {opened}", self.open.join(" → "));
+            return Err(Problem::ExtendsCircle(circle).at(from));
+        }
+        if self.open.len() == DEPTH {
+            return Err(Problem::ExtendsDepth(DEPTH).at(from));
+        }
+        match is_file {
+            true => self.file(&shown, &child.dir.join(name), from),
+            false => self.profile(name, from),
+        }
+    }
+}
+
+/// Without `./`, so that one file has one name.
+fn plain(path: &Path) -> PathBuf {
+    let rest = path.strip_prefix(".").ok();
+    let named = rest.filter(|rest| *rest != Path::new(""));
+    named.unwrap_or(path).components().collect()
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path)?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// One text that a policy is read from.
+pub(super) struct Source<'a> {
+    /// What messages call it.
+    pub name: String,
+    /// The text.
+    pub text: &'a str,
+    /// Where its relative paths count from.
+    pub dir: &'a Path,
+}
+
+impl Source<'_> {
+    /// The place of the byte at `offset`.
+    pub fn origin(&self, offset: usize) -> Origin {
+        line(&self.name, self.text.as_bytes(), offset)
+    }
+
+    fn parse(&self, vars: &Vars) -> Result<File, PolicyError> {
+        let mut table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
+        self.version(table.get_ref())?;
+        for (_, value) in table.get_mut().iter_mut() {
+            self.expand(value, vars)?;
+        }
+        serde::Deserialize::deserialize(Deserializer::from(table))
+            .map_err(|error| self.syntax(error))
+    }
+
+    /// First of all: a file of another version may hold anything.
+    fn version(&self, table: &DeTable) -> Result<(), PolicyError> {
+        let Some(version) = table.get("version") else {
+            return Err(Problem::NoVersion.at(Origin(self.name.clone())));
+        };
+        match version.get_ref() {
+            DeValue::Integer(number) if number.as_str() != "1" => {
+                let number = number.as_str().to_owned();
+                let place = self.origin(version.span().start);
+                Err(Problem::UnknownVersion(number).at(&place))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expand(&self, value: &mut Spanned<DeValue>, vars: &Vars) -> Result<(), PolicyError> {
+        let offset = value.span().start;
+        match value.get_mut() {
+            DeValue::String(text) => {
+                let expanded = vars.expand(text);
+                let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
+                if let Some(expanded) = expanded {
+                    *text = expanded.into();
+                }
+            }
+            DeValue::Array(values) => {
+                for value in values.iter_mut() {
+                    self.expand(value, vars)?;
+                }
+            }
+            DeValue::Table(table) => {
+                for (_, value) in table.iter_mut() {
+                    self.expand(value, vars)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn syntax(&self, mut error: toml::de::Error) -> PolicyError {
+        error.set_input(Some(self.text));
+        let place = match error.span() {
+            Some(span) => self.origin(span.start),
+            None => Origin(self.name.clone()),
+        };
+        // "TOML parse error at …", the line, a mark below it, the message.
+        let text = error.to_string();
+        let shown = text.lines().skip(1).take_while(|line| line.contains('|'));
+        let excerpt = shown.collect::<Vec<_>>().join("\n");
+        let message = error.message().trim_end().replace('\n', ", ");
+        let suggestion = suggestion(&message);
+        Problem::Syntax {
+            message,
+            excerpt,
+            suggestion,
+        }
+        .at(&place)
+    }
+}
+
+/// The known name that an unknown one was meant to be. Serde says both: "unknown
+/// field `ro_bnd`, expected one of `ro_bind`, `bind`".
+fn suggestion(message: &str) -> Option<String> {
+    if !message.starts_with("unknown ") {
+        return None;
+    }
+    let mut names = message.split('`').skip(1).step_by(2);
+    closest(names.next()?, names)
+}
+
+fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let alike = known
+        .into_iter()
+        .map(|known| (strsim::jaro(name, known), known));
+    let best = alike.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 > LIKENESS).then(|| best.1.to_owned())
+}
+
+fn line(name: &str, text: &[u8], offset: usize) -> Origin {
+    let line = 1 + text[..offset].iter().filter(|byte| **byte == b'\n').count();
+    Origin(format!("{name}:{line}"))
+}

@@ -3,9 +3,14 @@
 //! Nothing here looks at the host; [`load`] is the only reader of files.
 
 pub mod check;
+mod draft;
+pub mod error;
+pub mod file;
 pub mod load;
 pub mod profile;
 pub mod schema;
+pub mod show;
+pub mod vars;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +28,18 @@ pub struct Origin(pub String);
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for Origin {
+    fn from(place: &str) -> Self {
+        Origin(place.to_owned())
+    }
+}
+
+impl From<&Origin> for Origin {
+    fn from(place: &Origin) -> Self {
+        place.clone()
     }
 }
 
@@ -54,7 +71,16 @@ pub struct Policy {
 
 /// Who is the sandbox of the provider's tools.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+    clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -250,7 +276,16 @@ pub struct Network {
 
 /// Which network the cell has.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+    clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
@@ -269,7 +304,7 @@ pub struct Seccomp {
 }
 
 /// What the host must have, and what may be left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Require {
     /// Lowest Landlock ABI.
     pub landlock: u32,
@@ -328,6 +363,16 @@ impl Default for Cell {
             home: "/home/agent".into(),
             timeout: None,
             timeout_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for Require {
+    fn default() -> Self {
+        Require {
+            landlock: 1,
+            allow_missing: Vec::new(),
+            without: Vec::new(),
         }
     }
 }

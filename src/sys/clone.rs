@@ -153,9 +153,17 @@ pub fn wait(pid: i32) -> Result<End> {
         // SAFETY: `status` and `usage` have room for what the kernel writes.
         let result = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
         match check(Call::Wait, result.into()) {
-            Err(Failure { errno: Errno::EINTR, .. }) => {}
+            Err(Failure {
+                errno: Errno::EINTR,
+                ..
+            }) => {}
             // SAFETY: wait4 succeeded, so it filled `usage`.
-            result => return result.map(|_| End { status, usage: unsafe { usage.assume_init() } }),
+            result => {
+                return result.map(|_| End {
+                    status,
+                    usage: unsafe { usage.assume_init() },
+                });
+            }
         }
     }
 }

@@ -275,5 +275,5 @@ pub fn duplicate(fd: RawFd) -> Result<OwnedFd> {
     // SAFETY: no memory is involved; the copy is above the standard streams.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
-    check(Call::Dup, copy.into()).map(|copy| unsafe { OwnedFd::from_raw_fd(copy) })
+    check(Call::Dup, copy.into()).map(|copy| unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }

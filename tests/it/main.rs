@@ -1,1 +1,3 @@
-//! x
+//! The product as its users meet it, on the real kernel.
+
+mod policy;

@@ -1,0 +1,193 @@
+//! What can be wrong with a policy, and the words for it.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::policy::Origin;
+
+/// What is wrong with a policy, and where it was written.
+#[derive(Debug, Error)]
+#[error("{place}: {problem}")]
+pub struct PolicyError {
+    /// The file and line, or the flag.
+    pub place: Origin,
+    /// What is wrong there.
+    pub problem: Problem,
+}
+
+/// What is wrong at one place of a policy.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum Problem {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is larger than {limit} bytes", path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
+    #[error("not UTF-8 at byte {offset}")]
+    NotUtf8 { offset: usize },
+    #[error("{message}")]
+    Syntax {
+        message: String,
+        /// The line of the file, with a mark below the place.
+        excerpt: String,
+        /// A known name like the one that was written.
+        suggestion: Option<String>,
+    },
+    #[error("no version")]
+    NoVersion,
+    #[error("version {0} is not known")]
+    UnknownVersion(String),
+
+    #[error("no built-in profile `{name}`")]
+    UnknownProfile {
+        name: String,
+        suggestion: Option<String>,
+    },
+    #[error("extends goes round in a circle: {0}")]
+    ExtendsCircle(String),
+    #[error("extends goes deeper than {0} files")]
+    ExtendsDepth(usize),
+
+    #[error("`${{{0}}}` is not defined")]
+    UndefinedVariable(String),
+    #[error("the environment has no `{0}`")]
+    UndefinedEnvironment(String),
+    #[error("`{0}` is no variable")]
+    BadReference(String),
+    #[error("`{0}` cannot name a variable")]
+    BadVariableName(String),
+
+    #[error("an empty path")]
+    EmptyPath,
+    #[error("an empty value")]
+    EmptyValue,
+    #[error("a NUL byte")]
+    NulByte,
+    #[error("`{}` holds `..`", .0.display())]
+    DotDot(PathBuf),
+    #[error("`{}` is a path in the cell and not absolute", .0.display())]
+    RelativeDestination(PathBuf),
+    #[error("`{0}` holds a colon")]
+    Colon(String),
+    #[error("a view of `/` would show the whole host")]
+    WholeHost,
+    #[error("`/` of the cell is its own")]
+    CellRoot,
+    #[error("`{}` is given at {other} too", path.display())]
+    Duplicate { path: PathBuf, other: Origin },
+    #[error("`{}` is not below the channel `{}`", path.display(), dir.display())]
+    OutsideChannel { path: PathBuf, dir: PathBuf },
+    #[error("a channel without `dir`")]
+    NoChannelDir,
+    #[error("a workspace without `dir`")]
+    NoWorkspaceDir,
+    #[error("`{0}` after the workspace is not `ro`")]
+    BadWorkspaceAccess(String),
+
+    #[error("`{0}` is no host name")]
+    BadHostname(String),
+    #[error("`{0}` cannot name an environment variable")]
+    BadEnvironmentName(String),
+    #[error("`{0}` is no duration")]
+    BadDuration(String),
+    #[error("`{0}` is no size")]
+    BadSize(String),
+    #[error("Landlock ABI 0 does not exist")]
+    NoLandlockAbi,
+    #[error("the layer {0} cannot be turned off by itself")]
+    NotALayerOfItsOwn(&'static str),
+    #[error("`{}` is not UTF-8 and cannot be written to a policy file", .0.display())]
+    Unwritable(PathBuf),
+}
+
+impl Problem {
+    /// This problem at `place`.
+    pub fn at(self, place: impl Into<Origin>) -> PolicyError {
+        PolicyError {
+            place: place.into(),
+            problem: self,
+        }
+    }
+}
+
+impl PolicyError {
+    /// The line of the file with a mark below the place, for syntax errors.
+    pub fn excerpt(&self) -> Option<&str> {
+        match &self.problem {
+            Problem::Syntax { excerpt, .. } if !excerpt.is_empty() => Some(excerpt),
+            _ => None,
+        }
+    }
+
+    /// What to write instead, where there is more to say than the error says.
+    pub fn remedy(&self) -> Option<String> {
+        let remedy = match &self.problem {
+            Problem::Read { .. } => "give a readable policy file",
+            Problem::TooLarge { .. } => "give a policy file; this is something else",
+            Problem::NotUtf8 { .. } => "write the text in UTF-8",
+            Problem::Syntax { suggestion, .. } => {
+                return suggestion
+                    .as_ref()
+                    .map(|known| format!("did you mean `{known}`?"));
+            }
+            Problem::NoVersion => "write `version = 1` as the first line",
+            Problem::UnknownVersion(_) => "this cellblock reads version 1",
+            Problem::UnknownProfile { suggestion, .. } => {
+                return Some(match suggestion {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!(
+                        "use one of {}; a file is written with a `/` or ends in .toml",
+                        crate::policy::profile::NAMES.join(", ")
+                    ),
+                });
+            }
+            Problem::ExtendsCircle(_) | Problem::ExtendsDepth(_) => {
+                "take one of these out of `extends`"
+            }
+            Problem::UndefinedVariable(name) => {
+                return Some(format!("give it with --var {name}=VALUE"));
+            }
+            Problem::UndefinedEnvironment(name) => {
+                return Some(format!("set {name} for the launcher, or give a value here"));
+            }
+            Problem::BadReference(_) => {
+                "write ${name} or ${env:NAME}, of letters, digits, `_` and `-`; $$ is a dollar"
+            }
+            Problem::BadVariableName(_) => "use letters, digits, `_` and `-`",
+            Problem::EmptyPath => "write a path",
+            Problem::EmptyValue => "write a value, or leave the key out",
+            Problem::NulByte => "no path, name or value can hold one",
+            Problem::DotDot(_) => "write the path without `..`",
+            Problem::RelativeDestination(_) => "begin it with `/`",
+            Problem::Colon(path) => {
+                return Some(match path.split_once(':') {
+                    Some((src, dest)) if dest.starts_with('/') => {
+                        format!("write {{ src = \"{src}\", dest = \"{dest}\" }}")
+                    }
+                    _ => format!("write {{ src = \"{path}\" }}"),
+                });
+            }
+            Problem::WholeHost => "name the directories that the cell needs",
+            Problem::CellRoot => "mount at a path below it",
+            Problem::Duplicate { .. } => "leave one of the two out",
+            Problem::OutsideChannel { .. } => "put it below the channel's `dir`",
+            Problem::NoChannelDir => "write channel.dir, or give --channel DIR",
+            Problem::NoWorkspaceDir => "write workspace.dir, or give --workspace DIR",
+            Problem::BadWorkspaceAccess(_) => {
+                "write DIR or DIR:ro; a path that holds a colon is written in a policy file"
+            }
+            Problem::BadHostname(_) => "use up to 64 letters, digits, `-` and `.`",
+            Problem::BadEnvironmentName(_) => "write KEY or KEY=VALUE; KEY holds no `=`",
+            Problem::BadDuration(_) => "write one like 90s, 30m or 1h30m, above zero",
+            Problem::BadSize(_) => "write bytes, or a number with K, M, G or T: 512M",
+            Problem::NoLandlockAbi => {
+                "write 1 or more; for hosts without Landlock, allow_missing = [\"landlock\"]"
+            }
+            Problem::NotALayerOfItsOwn(_) => "use landlock, seccomp or network",
+            Problem::Unwritable(_) => "give it as a flag each time",
+        };
+        Some(remedy.to_owned())
+    }
+}

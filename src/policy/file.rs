@@ -1,0 +1,336 @@
+//! A policy file as it is written: what `policy schema` describes, what
+//! [`super::load`] reads and what [`super::show`] writes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, System};
+
+/// What a cell holds. `${name}` in a string is the value of `--var
+/// name=VALUE`, `${env:NAME}` that of an environment variable, `$$` a dollar.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "cellblock policy")]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// The version of this format; 1.
+    #[schemars(extend("const" = 1))]
+    pub version: u32,
+    /// Built-in profiles by name, and files, that this one adds to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extends: Vec<At<String>>,
+    /// Who sandboxes the provider's tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// The cell itself.
+    #[serde(default)]
+    pub cell: CellTable,
+    /// The file tree.
+    #[serde(default)]
+    pub filesystem: FilesystemTable,
+    /// The run's own part of a shared instance.
+    #[serde(default, skip_serializing_if = "RunTable::is_empty")]
+    pub run: RunTable,
+    /// The directory by which the provider reports activity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<At<ChannelTable>>,
+    /// The tree the provider works on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<At<WorkspaceTable>>,
+    /// The provider's environment.
+    #[serde(default, skip_serializing_if = "EnvironmentTable::is_empty")]
+    pub environment: EnvironmentTable,
+    /// The provider's network.
+    #[serde(default)]
+    pub network: NetworkTable,
+    /// The system call filter.
+    #[serde(default, skip_serializing_if = "SeccompTable::is_empty")]
+    pub seccomp: SeccompTable,
+    /// What the host must have and what may be left out.
+    #[serde(default)]
+    pub require: RequireTable,
+}
+
+/// The cell itself.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CellTable {
+    /// Host name inside: up to 64 letters, digits, `-` and `.`. Default `cell`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<At<String>>,
+    /// Where the provider starts, as the cell sees it; by default the
+    /// workspace, else the home.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<At<String>>,
+    /// `HOME`, and a tmpfs unless another entry makes it. Default `/home/agent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home: Option<At<String>>,
+    /// Wall time after which the run is ended: `90s`, `30m`, `1h30m`. None by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<At<String>>,
+    /// Time between TERM and KILL at a timeout. Default `10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_grace: Option<At<String>>,
+}
+
+/// The file tree.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FilesystemTable {
+    /// How much of the host's system is seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<System>,
+    /// Read-only views.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ro_bind: Vec<At<PathOr<BindTable>>>,
+    /// Writable views.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bind: Vec<At<PathOr<BindTable>>>,
+    /// Fresh memory file systems.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tmpfs: Vec<At<PathOr<TmpfsTable>>>,
+}
+
+/// A view of a host path.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindTable {
+    /// Path on the host.
+    pub src: String,
+    /// Path in the cell; by default the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dest: Option<String>,
+    /// Left out where the host has no such path.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub optional: bool,
+}
+
+/// A fresh memory file system.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TmpfsTable {
+    /// Path in the cell.
+    pub path: String,
+    /// What it may hold: bytes, or a number with K, M, G or T in binary units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+}
+
+/// The run's own part of a shared instance.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunTable {
+    /// Writable at the path they have on the host.
+    #[serde(default)]
+    pub expose: Vec<At<PathOr<ExposeTable>>>,
+}
+
+/// One writable part of the instance.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExposeTable {
+    /// Path on the host and in the cell.
+    pub path: String,
+    /// What it is, and what is made when it is missing.
+    #[serde(default)]
+    pub kind: ExposeKind,
+    /// Made when it is missing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub create: bool,
+}
+
+/// The directory by which the provider reports activity. Its entries count
+/// from `dir`.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelTable {
+    /// The directory, at the path it has on the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<At<String>>,
+    /// FIFOs that take writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fifo: Vec<At<String>>,
+    /// Locks that are the harness's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lock: Vec<At<String>>,
+    /// Whether a helper in the cell may take a lock for reading. Default `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_access: Option<LockAccess>,
+    /// Files and directories that may be read; they may stand elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_only: Vec<At<String>>,
+    /// Programs that may be read and run; they may stand elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub execute: Vec<At<String>>,
+    /// Whether the directory itself takes new entries. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaceable: Option<bool>,
+}
+
+/// The tree the provider works on.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceTable {
+    /// Path on the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<At<String>>,
+    /// Path in the cell. Default `/work`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<At<String>>,
+    /// Whether it takes writes. Default `read-write`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<Access>,
+}
+
+/// The provider's environment, beside PATH, HOME, TMPDIR, LANG and USER.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnvironmentTable {
+    /// Variables taken from the launcher's environment, where it has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pass: Vec<At<String>>,
+    /// Variables and their values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, At<String>>,
+}
+
+/// The provider's network.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkTable {
+    /// Which network the cell has. Default `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<NetworkMode>,
+}
+
+/// The system call filter.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SeccompTable {
+    /// A built-in filter; by default the one that fits the mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<At<String>>,
+}
+
+/// What the host must have and what may be left out.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequireTable {
+    /// Lowest Landlock ABI. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 1))]
+    pub landlock: Option<At<u32>>,
+    /// Layers that may be missing on the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_missing: Vec<Layer>,
+    /// Layers that are turned off: landlock, seccomp, network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<At<Layer>>,
+}
+
+impl RunTable {
+    fn is_empty(&self) -> bool {
+        self.expose.is_empty()
+    }
+}
+
+impl EnvironmentTable {
+    fn is_empty(&self) -> bool {
+        self.pass.is_empty() && self.set.is_empty()
+    }
+}
+
+impl SeccompTable {
+    fn is_empty(&self) -> bool {
+        self.filter.is_none()
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A value and the place in the file where it was written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct At<T>(Spanned<T>);
+
+impl<T> At<T> {
+    /// The value.
+    pub fn value(&self) -> &T {
+        self.0.get_ref()
+    }
+
+    /// The offset of its first byte in the file.
+    pub fn offset(&self) -> usize {
+        self.0.span().start
+    }
+}
+
+impl<T> From<T> for At<T> {
+    fn from(value: T) -> Self {
+        At(Spanned::new(0..0, value))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for At<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+/// A path alone, or a table that says more about it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PathOr{T}")]
+#[serde(untagged)]
+pub enum PathOr<T> {
+    /// The path.
+    Path(String),
+    /// The table.
+    Table(T),
+}
+
+// Derived, the errors of the table would be lost: serde then tries each variant
+// and says only that none fits.
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for PathOr<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = PathOr<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a path or a table")
+            }
+
+            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
+                Ok(PathOr::Path(path.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(table)).map(PathOr::Table)
+            }
+        }
+
+        deserializer.deserialize_any(Either(PhantomData))
+    }
+}

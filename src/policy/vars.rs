@@ -1,0 +1,162 @@
+//! `${name}` and `${env:NAME}` in the strings of a policy file.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::error::Problem;
+
+/// The launcher's environment, as a function so that tests can make one.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// What the names stand for.
+pub struct Vars<'a> {
+    values: BTreeMap<String, String>,
+    env: Env<'a>,
+}
+
+impl<'a> Vars<'a> {
+    /// The variables of `--var NAME=VALUE` and `--var NAME`; the last one of a
+    /// name counts.
+    ///
+    /// # Errors
+    ///
+    /// A name that no `${…}` could hold; a value that is not UTF-8 or that the
+    /// environment does not have.
+    pub fn new(flags: &[OsString], env: Env<'a>) -> Result<Self, Problem> {
+        let mut values = BTreeMap::new();
+        for flag in flags {
+            let text = utf8(flag)?;
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, value.to_owned()),
+                None => (text, environment(text, env)?),
+            };
+            if !is_name(name) {
+                return Err(Problem::BadVariableName(name.to_owned()));
+            }
+            values.insert(name.to_owned(), value);
+        }
+        Ok(Vars { values, env })
+    }
+
+    /// `text` with every reference replaced; `None` when it holds none. What a
+    /// variable holds is not looked at again.
+    ///
+    /// # Errors
+    ///
+    /// An undefined variable, or a dollar that begins no reference.
+    pub fn expand(&self, text: &str) -> Result<Option<String>, Problem> {
+        if !text.contains('$') {
+            return Ok(None);
+        }
+        let mut expanded = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('$') {
+            expanded.push_str(before);
+            if let Some(after) = after.strip_prefix('$') {
+                expanded.push('$');
+                rest = after;
+                continue;
+            }
+            let (name, after) = after
+                .strip_prefix('{')
+                .and_then(|after| after.split_once('}'))
+                .ok_or_else(|| Problem::BadReference(format!("${after}")))?;
+            expanded.push_str(&self.value(name)?);
+            rest = after;
+        }
+        expanded.push_str(rest);
+        Ok(Some(expanded))
+    }
+
+    fn value(&self, name: &str) -> Result<String, Problem> {
+        if let Some(name) = name.strip_prefix("env:") {
+            return environment(name, self.env);
+        }
+        if !is_name(name) {
+            return Err(Problem::BadReference(format!("${{{name}}}")));
+        }
+        let value = self.values.get(name);
+        value
+            .cloned()
+            .ok_or_else(|| Problem::UndefinedVariable(name.to_owned()))
+    }
+}
+
+fn environment(name: &str, env: Env) -> Result<String, Problem> {
+    let value = env(name).ok_or_else(|| Problem::UndefinedEnvironment(name.to_owned()))?;
+    utf8(&value).map(str::to_owned)
+}
+
+fn is_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    !name.is_empty() && name.bytes().all(known)
+}
+
+/// `text` as UTF-8.
+///
+/// # Errors
+///
+/// The offset of the first byte that is not.
+pub fn utf8(text: &OsStr) -> Result<&str, Problem> {
+    std::str::from_utf8(text.as_encoded_bytes()).map_err(|error| Problem::NotUtf8 {
+        offset: error.valid_up_to(),
+    })
+}
+
+/// `text` so that [`Vars::expand`] gives it back.
+pub fn escape(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<OsString> {
+        (name == "HOME").then(|| "/home/me".into())
+    }
+
+    fn expand(text: &str) -> Result<Option<String>, String> {
+        let flags = ["run=r2".into(), "dollar=${run}".into(), "HOME".into()];
+        let vars = Vars::new(&flags, &env).unwrap();
+        vars.expand(text).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn references_are_replaced_once() {
+        for (text, expanded) in [
+            ("/a/${run}/b", "/a/r2/b"),
+            ("${run}${run}", "r2r2"),
+            ("${HOME}/${env:HOME}", "/home/me//home/me"),
+            ("$$", "$"),
+            ("$${run}", "${run}"),
+            ("$$${run}$$", "$r2$"),
+            ("${dollar}", "${run}"),
+        ] {
+            assert_eq!(expand(text), Ok(Some(expanded.to_owned())), "{text}");
+        }
+        assert_eq!(expand("/plain"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_reference_is_refused() {
+        for (text, message) in [
+            ("${rum}", "`${rum}` is not defined"),
+            ("${env:NOPE}", "the environment has no `NOPE`"),
+            ("$HOME", "`$HOME` is no variable"),
+            ("${run", "`${run` is no variable"),
+            ("${}", "`${}` is no variable"),
+            ("${a b}", "`${a b}` is no variable"),
+            ("x$", "`$` is no variable"),
+        ] {
+            assert_eq!(expand(text), Err(message.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn escaped_text_comes_back() {
+        for text in ["$", "a$${b}", "${run}"] {
+            assert_eq!(expand(&escape(text)), Ok(Some(text.to_owned())));
+        }
+    }
+}
