@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
@@ -23,7 +25,7 @@ pub struct Host {
     pub seccomp: bool,
     /// The links and directories beside `/usr`, and the entries of `/etc` that
     /// the minimal system view takes over, where the host has them.
-    pub system: Vec<(PathBuf, Lookup)>,
+    pub system: Vec<(PathBuf, SystemEntry)>,
     /// The entries of `/proc` worth masking that this kernel has.
     pub proc_masks: Vec<&'static str>,
     /// Layers whose namespace a first clone was refused.
@@ -41,6 +43,18 @@ pub struct Ids {
     pub gid: u32,
     /// Whether the launcher is root, and so writes the id maps for the child.
     pub started_by_root: bool,
+}
+
+/// One entry of the system view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemEntry {
+    /// A link into `/usr`, and what it says.
+    Link(PathBuf),
+    /// A directory, or a file too large to copy, by its real path.
+    View(PathBuf, File),
+    /// A file of `/etc`, by its content: a copy costs less than a mount, and
+    /// does not stand in the mount table.
+    Copy(Rc<[u8]>),
 }
 
 /// What a path leads to.
@@ -116,7 +130,7 @@ const BESIDE_USR: [&str; 7] = [
 
 /// What programs cannot start or name things without. No more: `/etc` also
 /// holds the host's own configuration.
-const ETC: [&str; 28] = [
+const ETC: [&str; 22] = [
     // The loader's.
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -139,18 +153,12 @@ const ETC: [&str; 28] = [
     "/etc/localtime",
     "/etc/timezone",
     "/etc/os-release",
-    "/etc/debian_version",
-    "/etc/locale.alias",
-    "/etc/locale.conf",
     // Shells'.
     "/etc/profile",
     "/etc/bash.bashrc",
     "/etc/bashrc",
     "/etc/inputrc",
     "/etc/shells",
-    "/etc/mime.types",
-    "/etc/terminfo",
-    "/etc/python3",
 ];
 
 /// Entries of `/proc` that speak of the host or let it be commanded. Those that
@@ -183,19 +191,17 @@ const PROC_MASKS: [&str; 22] = [
 impl Host {
     /// Looks at the kernel, the system and each of `paths`.
     pub fn probe(ids: Ids, with_system: bool, paths: impl IntoIterator<Item = PathBuf>) -> Host {
-        let system = BESIDE_USR.iter().chain(&ETC).filter(|_| with_system);
+        let system = BESIDE_USR
+            .iter()
+            .chain(&ETC)
+            .map(PathBuf::from)
+            .filter(|_| with_system);
         Host {
             ids,
             landlock: landlock::abi(),
             seccomp: seccomp::is_available(),
             system: system
-                .map(|path| (PathBuf::from(path), look_up(Path::new(path))))
-                .filter(|(_, lookup)| {
-                    matches!(
-                        lookup,
-                        Lookup::Found(_) | Lookup::Link { real: Some(_), .. }
-                    )
-                })
+                .filter_map(|path| Some((path.clone(), system_entry(&path)?)))
                 .collect(),
             proc_masks: PROC_MASKS
                 .into_iter()
@@ -215,6 +221,43 @@ impl Host {
     /// What was found at `path`.
     pub fn file(&self, path: &Path) -> Lookup {
         self.files.get(path).cloned().unwrap_or(Lookup::Missing)
+    }
+}
+
+/// Larger files are shown, not copied.
+const COPIED: u64 = 1 << 20;
+
+/// One entry of the system view; `None` where the host has none.
+fn system_entry(path: &Path) -> Option<SystemEntry> {
+    let (real, file) = match look_up(path) {
+        Lookup::Found(file) => (path.to_owned(), file),
+        Lookup::Link {
+            target,
+            real: Some((real, _)),
+        } if real.starts_with("/usr") => {
+            return Some(SystemEntry::Link(target));
+        }
+        Lookup::Link {
+            real: Some((real, file)),
+            ..
+        } => (real, file),
+        Lookup::Link { real: None, .. } | Lookup::Missing | Lookup::Failed(_) => return None,
+    };
+    match file.kind {
+        Kind::File if path.starts_with("/etc") => {
+            let mut content = Vec::new();
+            fs::File::open(&real)
+                .and_then(|file| file.take(COPIED + 1).read_to_end(&mut content))
+                .ok()?;
+            let fits = content.len() as u64 <= COPIED;
+            Some(if fits {
+                SystemEntry::Copy(content.into())
+            } else {
+                SystemEntry::View(real, file)
+            })
+        }
+        Kind::File | Kind::Directory => Some(SystemEntry::View(real, file)),
+        Kind::Fifo | Kind::Socket | Kind::Device => None,
     }
 }
 

@@ -27,7 +27,7 @@ impl Child<'_> {
             }
             Step::MakeDirectory { path, mode } => fd::make_directory(fd::CWD, path, *mode),
             Step::MakeSymlink { path, target } => fd::make_symlink(target, path),
-            Step::MakeFile { path, content } => fd::make_file(path, content.to_bytes(), 0o644),
+            Step::MakeFile { path, content } => fd::make_file(path, content, 0o644),
             Step::Bind {
                 source,
                 identity,

@@ -69,7 +69,8 @@ pub(super) struct Running {
     pidfd: OwnedFd,
     /// Until exec closes the other end.
     report: Option<OwnedFd>,
-    status: OwnedFd,
+    /// Until init has closed the other end.
+    status: Option<OwnedFd>,
     signals: SignalFd,
     copies: Vec<Copy>,
     /// The caller's terminal, until the cell's own has come.
@@ -111,7 +112,7 @@ impl Running {
             pid: cell.pid,
             pidfd: cell.pidfd,
             report: Some(cell.report),
-            status: cell.status,
+            status: Some(cell.status),
             signals: cell.signals,
             copies: stdio.copies,
             terminal: stdio.terminal,
@@ -161,13 +162,9 @@ impl Running {
         let mut fds = vec![
             PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.status.as_fd(), PollFlags::POLLIN),
         ];
-        fds.extend(
-            self.report
-                .as_ref()
-                .map(|report| PollFd::new(report.as_fd(), PollFlags::POLLIN)),
-        );
+        let pipes = [&self.status, &self.report].into_iter().flatten();
+        fds.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.copies.iter().map(Copy::poll));
         if let Some(relay) = &self.relay {
             fds.extend(relay.poll());
@@ -181,12 +178,13 @@ impl Running {
         if poll(&mut fds, timeout).is_err() {
             return Ready::default();
         }
-        let any = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
+        let mut any = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        let mut next = |is_there: bool| is_there && any.next().unwrap_or(false);
         Ready {
-            ended: any(0),
-            signals: any(1),
-            status: any(2),
-            report: self.report.is_some() && any(3),
+            ended: next(true),
+            signals: next(true),
+            status: next(self.status.is_some()),
+            report: next(self.report.is_some()),
         }
     }
 
@@ -298,7 +296,17 @@ impl Running {
 
     fn take_status(&mut self) {
         let mut bytes = [0; report::LENGTH];
-        while let Ok(report::LENGTH) = nix::unistd::read(&self.status, &mut bytes) {
+        while let Some(status) = &self.status {
+            match nix::unistd::read(status, &mut bytes) {
+                Ok(report::LENGTH) => {}
+                Err(Errno::EAGAIN | Errno::EINTR) => return,
+                // Init has closed it and is on its way out; a pipe at its end
+                // would keep poll awake until it has gone.
+                _ => {
+                    self.status = None;
+                    return;
+                }
+            }
             match Record::decode(&bytes) {
                 Some(Record::Ended { code, status }) => self.state.ended = Some((code, status)),
                 Some(Record::Stopped) => {

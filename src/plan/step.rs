@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
@@ -198,7 +199,8 @@ pub enum Step {
         /// Where.
         path: Text,
         /// What it holds.
-        content: Text,
+        #[serde(serialize_with = "length", rename = "bytes")]
+        content: Rc<[u8]>,
     },
     /// A view of the host's tree.
     Bind {
@@ -378,7 +380,7 @@ impl fmt::Display for Step {
             Step::MakeDirectory { path, mode } => write!(f, "directory /{path} mode {mode:04o}"),
             Step::MakeSymlink { path, target } => write!(f, "link /{path} -> {target}"),
             Step::MakeFile { path, content } => {
-                write!(f, "file /{path}, {} bytes", content.count_bytes())
+                write!(f, "file /{path}, {} bytes", content.len())
             }
             Step::Bind {
                 source,
@@ -488,6 +490,10 @@ fn handled_rights<S: Serializer>(handled: &Handled, serializer: S) -> Result<S::
     map.serialize_entry("fs", &super::landlock::rights(handled.fs))?;
     map.serialize_entry("scoped", &super::landlock::scopes(handled.scoped))?;
     map.end()
+}
+
+fn length<S: Serializer>(content: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    content.len().serialize(serializer)
 }
 
 fn instruction_count<S: Serializer>(

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::landlock::{Grant, allow};
 use super::step::{Stage, Step};
 use super::{Text, made_up};
 use crate::error::Error;
-use crate::host::{File, Host, Kind, Lookup};
+use crate::host::{File, Host, Kind, Lookup, SystemEntry};
 use crate::policy::{Access, ExposeKind, LockAccess, Mode, NetworkMode, Origin, Policy, System};
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 
@@ -55,7 +56,7 @@ enum Content {
         target: PathBuf,
     },
     File {
-        content: Vec<u8>,
+        content: Rc<[u8]>,
     },
 }
 
@@ -157,7 +158,7 @@ pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
     };
     tree.own_directories(policy);
     if policy.filesystem.system == System::Minimal {
-        tree.system(policy)?;
+        tree.system(policy);
     }
     tree.proc(policy.mode);
     tree.dev()?;
@@ -248,8 +249,8 @@ impl Tree<'_> {
     }
 
     /// `/usr` and its links, and what `/etc` needs to hold.
-    fn system(&mut self, policy: &Policy) -> Result<(), Error> {
-        for (path, lookup) in &self.host.system {
+    fn system(&mut self, policy: &Policy) {
+        for (path, entry) in &self.host.system {
             // Without a network a resolver has nobody to ask.
             if path == Path::new("/etc/resolv.conf") && policy.network.mode == NetworkMode::None {
                 continue;
@@ -259,11 +260,8 @@ impl Tree<'_> {
             } else {
                 Grant::ReadExecute
             };
-            match lookup {
-                Lookup::Link {
-                    target,
-                    real: Some((real, _)),
-                } if real.starts_with("/usr") => {
+            match entry {
+                SystemEntry::Link(target) => {
                     self.put_own(
                         path,
                         Content::Symlink {
@@ -272,16 +270,18 @@ impl Tree<'_> {
                         Grant::Nothing,
                     );
                 }
-                Lookup::Link {
-                    real: Some((real, file)),
-                    ..
-                } => {
-                    self.put_own(path, bind(real, *file, READ_ONLY | VIEW), grant);
+                SystemEntry::View(real, file) => {
+                    self.put_own(path, bind(real, *file, READ_ONLY | VIEW), grant)
                 }
-                Lookup::Found(file) => {
-                    self.put_own(path, bind(path, *file, READ_ONLY | VIEW), grant)
+                SystemEntry::Copy(content) => {
+                    self.put_own(
+                        path,
+                        Content::File {
+                            content: content.clone(),
+                        },
+                        Grant::Nothing,
+                    );
                 }
-                Lookup::Link { real: None, .. } | Lookup::Missing | Lookup::Failed(_) => {}
             }
         }
         self.put_own("/etc", Content::Directory, Grant::Read);
@@ -289,12 +289,11 @@ impl Tree<'_> {
             self.put_own(
                 path,
                 Content::File {
-                    content: content.into_bytes(),
+                    content: content.into_bytes().into(),
                 },
                 Grant::Nothing,
             );
         }
-        Ok(())
     }
 
     fn proc(&mut self, mode: Mode) {
@@ -845,7 +844,7 @@ fn make_place(
         },
         Content::File { content } => Step::MakeFile {
             path,
-            content: text_of(content.clone())?,
+            content: content.clone(),
         },
         content if content.is_directory() => {
             made.insert(place.to_owned());
@@ -853,7 +852,7 @@ fn make_place(
         }
         _ => Step::MakeFile {
             path,
-            content: c"".into(),
+            content: Rc::default(),
         },
     });
     Ok(())

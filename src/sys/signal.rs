@@ -16,6 +16,12 @@ pub fn reset_dispositions() {
     }
 }
 
+/// Lets a write to a pipe that nobody reads fail with EPIPE.
+pub fn ignore_broken_pipes() {
+    // SAFETY: SIG_IGN is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
 /// Blocks every signal.
 pub fn block_all() {
     // SAFETY: sigfillset fills the set that sigprocmask then reads.
