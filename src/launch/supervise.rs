@@ -16,6 +16,7 @@ use super::terminal::Relay;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
 use crate::report::{self, Record};
+use crate::sys::fd::received;
 use crate::sys::{Failure, Result, clone, signal};
 
 /// The signals that are passed on to the provider.
@@ -262,7 +263,7 @@ impl Running {
 
     fn take_report(&mut self, tell: &mut impl FnMut(Event) -> bool) {
         let Some(report) = &self.report else { return };
-        let (record, pid, descriptor) = match receive(report) {
+        let message = match receive(report) {
             Ok(Some(message)) => message,
             Err(Errno::EINTR | Errno::EAGAIN) => return,
             // Exec has closed the other end, or a failed child has.
@@ -275,17 +276,20 @@ impl Running {
                 return;
             }
         };
-        match record {
+        match message.record {
             Some(Record::Failed { step, failure }) => {
                 self.state.failed.get_or_insert((step.into(), failure));
             }
             Some(Record::Terminal) => {
-                if let (Some(terminal), Some(master)) = (self.terminal.take(), descriptor) {
+                if let (Some(terminal), Some(master)) = (self.terminal.take(), message.descriptor) {
                     self.relay = Relay::new(terminal, master).ok();
                 }
             }
             Some(Record::AtGate { root_listing }) => {
-                if tell(Event::AtGate { pid, root_listing }) {
+                if tell(Event::AtGate {
+                    pid: message.pid,
+                    root_listing,
+                }) {
                     // A child that has gone meanwhile is seen by its end.
                     let _ = crate::sys::fd::write(report.as_raw_fd(), b"g");
                 }
@@ -362,9 +366,18 @@ struct Ready {
     report: bool,
 }
 
-/// One message of the report socket: its record, its sender's pid, and the
-/// descriptor that came along; `None` at the end.
-fn receive(report: &OwnedFd) -> nix::Result<Option<(Option<Record>, i32, Option<OwnedFd>)>> {
+/// One message of the report socket.
+struct Message {
+    /// `None` where it is no record.
+    record: Option<Record>,
+    /// Of its sender, as the launcher counts.
+    pid: i32,
+    /// What came along.
+    descriptor: Option<OwnedFd>,
+}
+
+/// The next message; `None` at the end.
+fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
     let mut bytes = [0; report::LENGTH];
     let mut space = nix::cmsg_space!(std::os::fd::RawFd, UnixCredentials);
     let mut iov = [IoSliceMut::new(&mut bytes)];
@@ -378,14 +391,16 @@ fn receive(report: &OwnedFd) -> nix::Result<Option<(Option<Record>, i32, Option<
     for control in message.cmsgs()? {
         match control {
             ControlMessageOwned::ScmCredentials(credentials) => pid = credentials.pid(),
-            ControlMessageOwned::ScmRights(fds) => {
-                descriptor = fds.first().map(|&fd| crate::sys::fd::received(fd))
-            }
+            ControlMessageOwned::ScmRights(fds) => descriptor = fds.first().map(|&fd| received(fd)),
             _ => {}
         }
     }
     let length = message.bytes;
-    Ok((length > 0).then(|| (Record::decode(&bytes[..length]), pid, descriptor)))
+    Ok((length > 0).then(|| Message {
+        record: Record::decode(&bytes[..length]),
+        pid,
+        descriptor,
+    }))
 }
 
 /// A cell that is no more.

@@ -52,11 +52,14 @@ pub fn into_namespaces(namespaces: c_int) -> Result<Side> {
     };
     match check(Call::Clone, pid)? {
         0 => Ok(Side::Child),
-        // SAFETY: the kernel has just given us this descriptor and nobody else has it.
-        pid => Ok(Side::Parent {
-            pid: pid as i32,
-            pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
-        }),
+        pid => {
+            // SAFETY: the kernel has just given us this descriptor and nobody else has it.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Side::Parent {
+                pid: pid as i32,
+                pidfd,
+            })
+        }
     }
 }
 
@@ -157,12 +160,11 @@ pub fn wait(pid: i32) -> Result<End> {
                 errno: Errno::EINTR,
                 ..
             }) => {}
-            // SAFETY: wait4 succeeded, so it filled `usage`.
             result => {
-                return result.map(|_| End {
-                    status,
-                    usage: unsafe { usage.assume_init() },
-                });
+                result?;
+                // SAFETY: wait4 succeeded, so it filled `usage`.
+                let usage = unsafe { usage.assume_init() };
+                return Ok(End { status, usage });
             }
         }
     }

@@ -7,16 +7,11 @@ use super::{Call, Errno, Failure, Result, check};
 /// Gives up every id but these: real, effective and saved.
 pub fn set_ids(uid: u32, gid: u32) -> Result<()> {
     // SAFETY: no memory is involved.
-    check(
-        Call::Setresgid,
-        unsafe { libc::setresgid(gid, gid, gid) }.into(),
-    )?;
+    let result = unsafe { libc::setresgid(gid, gid, gid) };
+    check(Call::Setresgid, result.into())?;
     // SAFETY: no memory is involved.
-    check(
-        Call::Setresuid,
-        unsafe { libc::setresuid(uid, uid, uid) }.into(),
-    )
-    .map(drop)
+    let result = unsafe { libc::setresuid(uid, uid, uid) };
+    check(Call::Setresuid, result.into()).map(drop)
 }
 
 /// Drops every capability the kernel knows from the bounding set, then empties

@@ -185,10 +185,8 @@ pub fn reader_is_gone(fd: RawFd) -> Result<bool> {
         revents: 0,
     };
     // SAFETY: `poll` is one `pollfd`.
-    check(
-        Call::Poll,
-        unsafe { libc::poll(&raw mut poll, 1, 0) }.into(),
-    )?;
+    let result = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    check(Call::Poll, result.into())?;
     Ok(poll.revents & libc::POLLERR != 0)
 }
 
