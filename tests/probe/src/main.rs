@@ -6,7 +6,9 @@
 //! probe list | controls       the ids, and what each tries
 //! probe show TOPIC…           what this process is and sees
 //! probe harness CASE DIR LOCK the process that must stay hidden
-//! probe dirty FACTS UID GID COMMAND…  run a command as an untidy parent would
+//! probe user UID GID COMMAND…  become an ordinary user, where root, and run a command
+//! probe dirty FACTS COMMAND…  run a command as an untidy parent would
+//! probe can userns|landlock   whether the host has it
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
 //! ```
 //!
@@ -26,8 +28,9 @@ mod syscalls;
 mod verdict;
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use facts::{Facts, Start};
 use verdict::Probe;
@@ -80,15 +83,19 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["harness", case, dir, lock] => {
             harness::run(case, Path::new(dir), Path::new(lock)).map_err(told)?
         }
-        ["dirty", facts, uid, gid, _command, ..] => {
+        ["user", uid, gid, program, ..] => {
             let number = |text: &str| {
                 text.parse::<u32>()
                     .map_err(|error| format!("{text}: {error}"))
             };
             dirty::become_user(number(uid)?, number(gid)?).map_err(told)?;
-            let facts = Facts::read(Path::new(facts), start).map_err(told)?;
-            return Err(dirty::run(&facts, &args[4..]).to_string());
+            return Err(Command::new(program).args(&args[4..]).exec().to_string());
         }
+        ["dirty", facts, _program, ..] => {
+            let facts = Facts::read(Path::new(facts), start).map_err(told)?;
+            return Err(dirty::run(&facts, &args[2..]).to_string());
+        }
+        ["can", feature] => show::can(feature)?,
         ["echo", text @ ..] => println!("{}", text.join(" ")),
         ["true"] => {}
         ["sleep", seconds] => {

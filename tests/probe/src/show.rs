@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::call::{call, why};
 use crate::facts::Start;
 use crate::process::status;
 
@@ -93,6 +94,21 @@ pub fn show(topics: &[String], start: &Start) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// An error when the host lacks `feature`, or keeps it from this user.
+pub fn can(feature: &str) -> Result<(), String> {
+    let answer = match feature {
+        "userns" => call(
+            libc::SYS_unshare,
+            &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize],
+        ),
+        "landlock" => call(libc::SYS_landlock_create_ruleset, &[0, 0, 1]),
+        other => return Err(format!("no feature by the name of {other}")),
+    };
+    answer
+        .map(drop)
+        .map_err(|error| format!("{feature}: {}", why(&error)))
 }
 
 fn line(key: &str, value: &str) {

@@ -1,0 +1,3 @@
+//! A fixture instance and a scripted agent.
+
+pub mod fixture;
