@@ -8,6 +8,7 @@
 //! probe harness CASE DIR LOCK the process that must stay hidden
 //! probe user UID GID COMMAND…  become an ordinary user, where root, and run a command
 //! probe dirty FACTS COMMAND…  run a command as an untidy parent would
+//! probe able run FACTS [ID…]  as run, with every capability in namespaces of its own
 //! probe can userns|landlock   whether the host has it
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
 //! ```
@@ -94,6 +95,10 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["dirty", facts, _program, ..] => {
             let facts = Facts::read(Path::new(facts), start).map_err(told)?;
             return Err(dirty::run(&facts, &args[2..]).to_string());
+        }
+        ["able", "run", ..] => {
+            dirty::become_able().map_err(told)?;
+            return dispatch(&args[1..], start);
         }
         ["can", feature] => show::can(feature)?,
         ["echo", text @ ..] => println!("{}", text.join(" ")),
