@@ -185,6 +185,10 @@ impl Agent<'_> {
             answer(UnixStream::connect(self.path("SOCKET"))),
         )?;
         hidden(
+            "socket of the harness in /tmp",
+            answer(UnixStream::connect(self.path("TMP_SOCKET"))),
+        )?;
+        hidden(
             "TCP port of the harness",
             answer(TcpStream::connect((
                 Ipv4Addr::LOCALHOST,

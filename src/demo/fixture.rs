@@ -9,6 +9,7 @@
 //! ROOT/inst/chan/A       FIFO, lock, descriptor and helper
 //! ROOT/work              the tree the provider works on
 //! ROOT/bin               programs
+//! /tmp/cell-MARK         what the harness left in /tmp
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,6 +24,11 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, mkfifo};
 
+/// Where fixtures are made: everybody can write there, nobody else's directory
+/// is on the way, and it is not `/tmp`, which every cell has for itself and may
+/// write, so that no narrower right can stand below it.
+const BASE: &str = "/var/tmp";
+
 /// The user and group that own a fixture and run its harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -36,6 +42,7 @@ pub struct Owner {
 #[derive(Debug)]
 pub struct Fixture {
     root: PathBuf,
+    in_tmp: PathBuf,
     owner: Option<Owner>,
     facts: BTreeMap<String, String>,
     harness: Child,
@@ -43,7 +50,7 @@ pub struct Fixture {
 
 impl Fixture {
     /// Makes the tree and starts a copy of `program`, with the arguments
-    /// `WORDS… CASE DIR LOCK`, as its harness; another copy is the helper.
+    /// `WORDS… CASE DIR LOCK IN_TMP`, as its harness; another copy is the helper.
     ///
     /// The harness finds its secret in `HARNESS_SECRET`, says what it holds as
     /// KEY=VALUE lines ended by an empty one, and ends when its stdin does.
@@ -55,10 +62,13 @@ impl Fixture {
     /// When a file cannot be made, or the harness does not start.
     pub fn new(owner: Option<Owner>, program: &Path, words: &[&str]) -> io::Result<Fixture> {
         let mark = mark();
-        let root = PathBuf::from(format!("/tmp/cell-{mark}"));
-        // Others must be able to walk through, as the owner is not who makes it.
-        fs::DirBuilder::new().mode(0o755).create(&root)?;
-        let tree = Tree { root: &root, owner };
+        let root = PathBuf::from(format!("{BASE}/cell-{mark}"));
+        let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}"));
+        let tree = Tree {
+            root: &root,
+            in_tmp: &in_tmp,
+            owner,
+        };
         let started = tree.fill(&mark, program).and_then(|mut facts| {
             let harness = start(owner, words, &mut facts)?;
             Ok((facts, harness))
@@ -67,6 +77,7 @@ impl Fixture {
             Ok((facts, harness)) => {
                 let fixture = Fixture {
                     root,
+                    in_tmp,
                     owner,
                     facts,
                     harness,
@@ -76,6 +87,7 @@ impl Fixture {
             }
             Err(error) => {
                 let _ = fs::remove_dir_all(&root);
+                let _ = fs::remove_dir_all(&in_tmp);
                 Err(error)
             }
         }
@@ -131,6 +143,7 @@ impl Fixture {
     fn tree(&self) -> Tree<'_> {
         Tree {
             root: &self.root,
+            in_tmp: &self.in_tmp,
             owner: self.owner,
         }
     }
@@ -149,6 +162,7 @@ impl Drop for Fixture {
             std::thread::sleep(Duration::from_millis(1));
         }
         let _ = fs::remove_dir_all(&self.root);
+        let _ = fs::remove_dir_all(&self.in_tmp);
     }
 }
 
@@ -164,6 +178,7 @@ fn mark() -> String {
 
 struct Tree<'a> {
     root: &'a Path,
+    in_tmp: &'a Path,
     owner: Option<Owner>,
 }
 
@@ -183,6 +198,7 @@ impl Tree<'_> {
         let work = self.root.join("work");
         for dir in [
             self.root,
+            self.in_tmp,
             &self.root.join("bin"),
             &harness,
             &inst,
@@ -202,6 +218,7 @@ impl Tree<'_> {
         }
         for (key, path) in [
             ("ROOT", self.root),
+            ("IN_TMP", self.in_tmp),
             ("HARNESS_DIR", &harness),
             ("INST", &inst),
             ("RUNS", &inst.join("runs")),
@@ -246,11 +263,7 @@ impl Tree<'_> {
                 inst.join("control-plane-state.json"),
                 "{\"runs\":[\"A\",\"B\"]}\n",
             ),
-            (
-                "TMP_FILE",
-                self.root.join("left-in-tmp"),
-                "a file in /tmp\n",
-            ),
+            ("TMP_FILE", self.in_tmp.join("left"), "a file in /tmp\n"),
             ("LOCK", channel.join("activity.lock"), ""),
             ("DESCRIPTOR", channel.join("descriptor.json"), &descriptor),
             ("WORK_FILE", work.join("README"), "the tree to work on\n"),
@@ -290,9 +303,8 @@ impl Tree<'_> {
     }
 
     fn directory(&self, path: &Path) -> io::Result<()> {
-        if path != self.root {
-            fs::DirBuilder::new().mode(0o755).create(path)?;
-        }
+        // Others must be able to walk through: the owner need not be who makes it.
+        fs::DirBuilder::new().mode(0o755).create(path)?;
         self.give(path)
     }
 
@@ -331,7 +343,7 @@ fn start(
     let mut command = Command::new(&facts["HARNESS_EXE"]);
     command
         .args(words)
-        .args(["CASE_ID", "HARNESS_DIR", "LOCK"].map(|key| &facts[key]))
+        .args(["CASE_ID", "HARNESS_DIR", "LOCK", "IN_TMP"].map(|key| &facts[key]))
         .env_clear()
         .env("HARNESS_SECRET", &facts["SECRET"])
         .current_dir(&facts["HARNESS_DIR"])

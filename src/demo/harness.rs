@@ -13,12 +13,12 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
 /// Runs the harness of `case`, whose files are in `dir` and whose lock is
-/// `lock`, until its stdin ends.
+/// `lock`, until its stdin ends; `in_tmp` is its directory in `/tmp`.
 ///
 /// # Errors
 ///
 /// When a socket cannot be made or the lock not be taken.
-pub fn run(case: &str, dir: &Path, lock: &Path) -> io::Result<()> {
+pub fn run(case: &str, dir: &Path, lock: &Path, in_tmp: &Path) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The demo reads what the kernel keeps from strangers; a harness that was
     // started by root and changed its id would be kept from its own user too.
@@ -29,6 +29,8 @@ pub fn run(case: &str, dir: &Path, lock: &Path) -> io::Result<()> {
     let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     let socket = dir.join("judge.sock");
     let _socket = UnixListener::bind(&socket)?;
+    let tmp_socket = in_tmp.join("service.sock");
+    let _tmp_socket = UnixListener::bind(&tmp_socket)?;
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let lock = File::options().read(true).write(true).open(lock)?;
@@ -38,6 +40,7 @@ pub fn run(case: &str, dir: &Path, lock: &Path) -> io::Result<()> {
     writeln!(out, "COMM=judge-of-demo")?;
     writeln!(out, "ABSTRACT={name}")?;
     writeln!(out, "SOCKET={}", socket.display())?;
+    writeln!(out, "TMP_SOCKET={}", tmp_socket.display())?;
     writeln!(out, "TCP_PORT={}", tcp.local_addr()?.port())?;
     writeln!(out, "UDP_PORT={}", udp.local_addr()?.port())?;
     writeln!(out)?;

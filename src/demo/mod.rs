@@ -75,7 +75,7 @@ impl Demo {
             r#"version = 1
 
 [filesystem]
-ro_bind = ["{provider}:/opt/agent"]
+ro_bind = [{{ src = "{provider}", dest = "/opt/agent" }}]
 
 [run]
 expose = ["{own}"]

@@ -98,15 +98,87 @@ access = "read-only"
         )
     }
 
-    /// Runs a command in a cell, started by the ordinary user from a parent
-    /// that has descriptors, groups, signals and an environment to hide.
-    pub fn cell<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
+    /// The user that the fixture belongs to.
+    pub fn user(&self) -> Owner {
+        USER
+    }
+
+    /// The words that run a command in a cell of the fixture.
+    pub fn run_words<S: AsRef<str>>(
+        &self,
+        options: &[&str],
+        command: impl AsRef<[S]>,
+    ) -> Vec<String> {
+        self.words(&self.policy(), options, command)
+    }
+
+    fn words<S: AsRef<str>>(
+        &self,
+        policy: &Path,
+        options: &[&str],
+        command: impl AsRef<[S]>,
+    ) -> Vec<String> {
         let mut words = vec![self.cellblock.display().to_string(), "run".into()];
-        words.extend(["--policy".into(), self.policy().display().to_string()]);
+        words.extend(["--policy".into(), policy.display().to_string()]);
         words.extend(options.iter().map(|option| (*option).to_owned()));
         words.push("--".into());
         words.extend(command.as_ref().iter().map(|word| word.as_ref().to_owned()));
-        self.untidy(&words)
+        words
+    }
+
+    /// Runs a command in a cell, started by the ordinary user from a parent
+    /// that has descriptors, groups, signals and an environment to hide.
+    pub fn cell<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
+        self.untidy(self.run_words(options, command))
+    }
+
+    /// As [`Ground::cell`], by another policy.
+    pub fn cell_of<S: AsRef<str>>(
+        &self,
+        policy: &Path,
+        options: &[&str],
+        command: impl AsRef<[S]>,
+    ) -> Output {
+        self.untidy(self.words(policy, options, command))
+    }
+
+    /// Runs a command in a cell that root starts for the ordinary user.
+    pub fn cell_by_root<S: AsRef<str>>(
+        &self,
+        options: &[&str],
+        command: impl AsRef<[S]>,
+    ) -> Output {
+        let run_as = format!("{}:{}", USER.uid, USER.gid);
+        let options = [options, &["--run-as", &run_as]].concat();
+        self.by_root(&options, command)
+    }
+
+    /// As [`Ground::cell_by_root`], but with nobody named.
+    pub fn cell_by_root_as_nobody<S: AsRef<str>>(&self, command: impl AsRef<[S]>) -> Output {
+        self.by_root(&[], command)
+    }
+
+    fn by_root<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
+        let words = self.run_words(options, command);
+        let mut start = Command::new(&words[0]);
+        start
+            .args(&words[1..])
+            .env_remove("SUDO_UID")
+            .env_remove("SUDO_GID")
+            .stdin(Stdio::null());
+        start.output().expect("cellblock starts")
+    }
+
+    /// Runs a command as the ordinary user on a terminal.
+    pub fn on_terminal<S: AsRef<str>>(&self, command: impl AsRef<[S]>) -> Output {
+        let facts = self.fixture.facts_file();
+        let mut words = vec![
+            self.probe.display().to_string(),
+            "terminal".into(),
+            facts.display().to_string(),
+        ];
+        words.extend(command.as_ref().iter().map(|word| word.as_ref().to_owned()));
+        self.beside(&words)
     }
 
     /// Runs a command as [`Ground::cell`] does, but in no cell.
@@ -144,6 +216,15 @@ access = "read-only"
         let mut command = vec![self.probe.to_str().unwrap(), what, facts.to_str().unwrap()];
         command.extend(ids);
         findings(self.untidy(command))
+    }
+
+    /// Runs probes with every capability in namespaces of their own.
+    pub fn able(&self, ids: &[&str]) -> BTreeMap<String, Finding> {
+        let facts = self.fixture.facts_file();
+        let probe = self.probe.to_str().unwrap();
+        let mut command = vec![probe, "able", "run", facts.to_str().unwrap()];
+        command.extend(ids);
+        findings(self.beside(command))
     }
 
     /// What `probe show` says in a cell, by key.

@@ -1,1 +1,6 @@
-//! x
+//! The tests, one module for each promise.
+
+mod cell;
+mod controls;
+mod escape;
+mod isolation;

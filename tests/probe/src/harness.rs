@@ -17,8 +17,8 @@ use std::path::Path;
 use crate::call::{CWD, c, call, call_fd};
 
 /// Runs the harness of `case`, whose files are in `dir` and whose lock is
-/// `lock`.
-pub fn run(case: &str, dir: &Path, lock: &Path) -> io::Result<()> {
+/// `lock`; `in_tmp` is its directory in `/tmp`.
+pub fn run(case: &str, dir: &Path, lock: &Path, in_tmp: &Path) -> io::Result<()> {
     let comm = c(format!("judge-{}", &case[case.len().saturating_sub(6)..]));
     call(
         libc::SYS_prctl,
@@ -30,7 +30,7 @@ pub fn run(case: &str, dir: &Path, lock: &Path) -> io::Result<()> {
     let _abstract = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
     let socket = dir.join("judge.sock");
     let _socket = UnixListener::bind(&socket)?;
-    let tmp_socket = dir.with_file_name("service.sock");
+    let tmp_socket = in_tmp.join("service.sock");
     let _tmp_socket = UnixListener::bind(&tmp_socket)?;
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -5,9 +5,10 @@
 //! probe control FACTS [ID…]   do a provider's work: ID<TAB>ok|fail|killed<TAB>detail
 //! probe list | controls       the ids, and what each tries
 //! probe show TOPIC…           what this process is and sees
-//! probe harness CASE DIR LOCK the process that must stay hidden
+//! probe harness CASE DIR LOCK IN_TMP  the process that must stay hidden
 //! probe user UID GID COMMAND…  become an ordinary user, where root, and run a command
 //! probe dirty FACTS COMMAND…  run a command as an untidy parent would
+//! probe terminal FACTS COMMAND…  run a command on a terminal of its own, named in FACTS as TTY
 //! probe able run FACTS [ID…]  as run, with every capability in namespaces of its own
 //! probe can userns|landlock   whether the host has it
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
@@ -26,6 +27,7 @@ mod network;
 mod process;
 mod show;
 mod syscalls;
+mod terminal;
 mod verdict;
 
 use std::io::{self, Write};
@@ -81,8 +83,8 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
             .iter()
             .for_each(|control| println!("{}\t{}", control.id, control.what)),
         ["show", ..] => show::show(&args[1..], &start)?,
-        ["harness", case, dir, lock] => {
-            harness::run(case, Path::new(dir), Path::new(lock)).map_err(told)?
+        ["harness", case, dir, lock, in_tmp] => {
+            harness::run(case, Path::new(dir), Path::new(lock), Path::new(in_tmp)).map_err(told)?
         }
         ["user", uid, gid, program, ..] => {
             let number = |text: &str| {
@@ -95,6 +97,10 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["dirty", facts, _program, ..] => {
             let facts = Facts::read(Path::new(facts), start).map_err(told)?;
             return Err(dirty::run(&facts, &args[2..]).to_string());
+        }
+        ["terminal", facts, _program, ..] => {
+            let code = terminal::run(Path::new(facts), &args[2..]).map_err(told)?;
+            return Ok(ExitCode::from(code));
         }
         ["able", "run", ..] => {
             dirty::become_able().map_err(told)?;
