@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -320,7 +321,8 @@ impl Agent<'_> {
             .flatten()
         {
             let pid = entry.file_name();
-            if pid == OsStr::new(&own) {
+            let number = pid.as_bytes().iter().all(u8::is_ascii_digit);
+            if !number || pid == OsStr::new(&own) {
                 continue;
             }
             if let Ok(content) = fs::read(entry.path().join(file)) {

@@ -323,6 +323,12 @@ impl Tree<'_> {
             .open(to)?;
         io::copy(&mut fs::File::open(from)?, &mut copy)?;
         copy.set_permissions(fs::Permissions::from_mode(0o755))?;
+        // A child that another thread is starting has this descriptor too until
+        // its exec, and a file that is open for writing cannot be run. The lock
+        // is held as long as anybody has it.
+        copy.lock()?;
+        drop(copy);
+        fs::File::open(to)?.lock_shared()?;
         self.give(to)
     }
 

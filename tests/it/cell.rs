@@ -2,7 +2,7 @@
 //! ordinary user as the launcher, and ways to run a command in a cell of it or
 //! beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -274,8 +274,8 @@ fn findings(output: Output) -> BTreeMap<String, Finding> {
         .collect()
 }
 
-/// The ids that the probe lists under `list` or `controls`.
-pub fn ids(of: &str) -> Vec<String> {
+/// The ids that the probe lists under `list` or `controls`, in order.
+pub fn ids(of: &str) -> BTreeSet<String> {
     let output = Command::new(probe_program())
         .arg(of)
         .output()
