@@ -41,7 +41,7 @@ impl Ground {
             probe,
             cellblock,
         };
-        std::fs::write(ground.policy(), ground.policy_text()).expect("policy");
+        std::fs::write(ground.policy(), ground.policy_text(PROBE)).expect("policy");
         ["userns", "landlock"]
             .iter()
             .all(|feature| ground.has(feature))
@@ -68,13 +68,14 @@ impl Ground {
         self.fixture.root().join("policy.toml")
     }
 
-    fn policy_text(&self) -> String {
+    /// The policy's text, with the probe at `at`.
+    fn policy_text(&self, at: &str) -> String {
         let get = |key| self.fixture.get(key);
         format!(
             r#"version = 1
 
 [filesystem]
-ro_bind = [{{ src = "{probe}", dest = "{PROBE}" }}]
+ro_bind = [{{ src = "{probe}", dest = "{at}" }}]
 
 [run]
 expose = ["{own}"]
@@ -208,6 +209,26 @@ access = "read-only"
         let mut command = vec![PROBE, what, facts.to_str().unwrap()];
         command.extend(ids);
         findings(self.cell(options, command))
+    }
+
+    /// Runs probes in a cell that is left in the host's tree, by a hook that
+    /// only test builds have.
+    #[cfg(feature = "test-hooks")]
+    pub fn inside_the_hosts_tree(
+        &self,
+        options: &[&str],
+        ids: &[&str],
+    ) -> BTreeMap<String, Finding> {
+        let probe = self.probe.to_str().unwrap();
+        let facts = self.fixture.facts_file();
+        let policy = self.fixture.root().join("hosts-tree.toml");
+        std::fs::write(&policy, self.policy_text(probe)).expect("policy");
+        let at = ["--chdir", self.fixture.get("OWN")];
+        let mut command = vec![probe, "run", facts.to_str().unwrap()];
+        command.extend(ids);
+        let mut words = vec!["env".to_owned(), "CELLBLOCK_TEST_HOST_TREE=1".to_owned()];
+        words.extend(self.words(&policy, &[options, &at].concat(), command));
+        findings(self.untidy(words))
     }
 
     /// Runs probes or controls in no cell.
