@@ -1,3 +1,9 @@
-//! The product as its users meet it, on the real kernel.
+//! The product as its users meet it, on the real kernel: one module for each
+//! promise.
 
+mod cell;
+mod controls;
+mod escape;
+mod isolation;
+mod layers;
 mod policy;
