@@ -34,6 +34,15 @@ pub enum Command {
     Plan(Box<PlanOptions>),
     /// A fixture instance and a scripted agent that tries to read it; needs nothing.
     Demo(DemoOptions),
+    /// The demo's harness process.
+    #[command(hide = true)]
+    DemoHarness(HarnessOptions),
+    /// The demo's agent.
+    #[command(hide = true)]
+    DemoAgent {
+        /// What to look for, as KEY=VALUE lines.
+        facts: PathBuf,
+    },
     /// The policy that the flags and files come to.
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -93,6 +102,19 @@ pub struct DemoOptions {
     /// Turn LAYER off, to see what it was holding.
     #[arg(long, value_name = "LAYER", value_parser = own_layer())]
     pub without: Vec<Layer>,
+}
+
+/// What the demo tells its harness.
+#[derive(Debug, Args)]
+pub struct HarnessOptions {
+    /// The case it judges, which nobody in a cell may learn.
+    pub case: String,
+    /// Its own directory.
+    pub dir: PathBuf,
+    /// The lock it holds.
+    pub lock: PathBuf,
+    /// Its directory in `/tmp`.
+    pub in_tmp: PathBuf,
 }
 
 /// `cellblock policy show`.

@@ -14,6 +14,7 @@
 
 pub mod child;
 pub mod cli;
+pub mod demo;
 pub mod error;
 pub mod evidence;
 pub mod fault;
@@ -30,10 +31,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::RawFd;
 
-use cli::{CellOptions, Command, PlanOptions, PolicyCommand, RunOptions};
+use cli::{CellOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions};
 use error::Error;
-use policy::Policy;
 use policy::error::PolicyError;
+use policy::{Layer, Policy};
 
 /// Does what the command line says; returns the exit code.
 pub fn run(arguments: Vec<OsString>) -> u8 {
@@ -50,10 +51,20 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(options) => return run_cell(*options),
         Command::Plan(options) => print_plan(*options),
-        Command::Demo(_) => todo!(),
         Command::Policy(command) => print_policy(command),
+        Command::Demo(options) => match demo::run(&options.without) {
+            Ok(false) => return 1,
+            result => result.map(drop),
+        },
+        Command::DemoHarness(HarnessOptions {
+            case,
+            dir,
+            lock,
+            in_tmp,
+        }) => demo::harness::run(&case, &dir, &lock, &in_tmp).map_err(demo_error),
+        Command::DemoAgent { facts } => demo::agent::run(&facts).map_err(demo_error),
     };
-    match result.and_then(|text| print(&text)) {
+    match result {
         Ok(()) => 0,
         Err(error) => fail(&error),
     }
@@ -83,7 +94,11 @@ fn run_cell(options: RunOptions) -> u8 {
     outcome.exit_code()
 }
 
-fn print_plan(options: PlanOptions) -> Result<String, Error> {
+fn demo_error(error: io::Error) -> Error {
+    Error::new("demo", error.to_string())
+}
+
+fn print_plan(options: PlanOptions) -> Result<(), Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
     let request = plan::Request {
@@ -92,14 +107,14 @@ fn print_plan(options: PlanOptions) -> Result<String, Error> {
         ..plan::Request::default()
     };
     let plan = plan::build(&policy, &launch::probe(&policy, ids), &request)?;
-    Ok(if options.json {
-        serde_json::to_string_pretty(&plan).expect("plain values serialize")
+    if options.json {
+        print(&serde_json::to_string_pretty(&plan).expect("plain values serialize"))
     } else {
-        plan.to_string()
-    })
+        print(&plan.to_string())
+    }
 }
 
-fn print_policy(command: PolicyCommand) -> Result<String, Error> {
+fn print_policy(command: PolicyCommand) -> Result<(), Error> {
     match command {
         PolicyCommand::Show(options) => {
             let policy = load(&options.cell)?;
@@ -108,10 +123,13 @@ fn print_policy(command: PolicyCommand) -> Result<String, Error> {
             } else {
                 policy::show::show(&policy)
             };
-            shown.map_err(policy_error)
+            print(&shown.map_err(policy_error)?)
         }
-        PolicyCommand::Check(options) => load(&options.cell).map(|_| "ok".to_owned()),
-        PolicyCommand::Schema => Ok(policy::schema::schema()),
+        PolicyCommand::Check(options) => {
+            load(&options.cell)?;
+            print("ok")
+        }
+        PolicyCommand::Schema => print(&policy::schema::schema()),
     }
 }
 

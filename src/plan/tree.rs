@@ -179,7 +179,11 @@ pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
             .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
-    // An entry of the policy takes the place of a built-in one.
+    // An entry of the policy takes the place of a built-in one, and the one link
+    // that is a mere convenience gives way to what needs a directory there.
+    if asked.nodes.keys().any(|place| place.starts_with(VAR_TMP)) {
+        tree.nodes.remove(Path::new(VAR_TMP));
+    }
     tree.nodes.extend(asked.nodes);
     tree.steps(policy)
 }
@@ -193,6 +197,9 @@ struct Tree<'a> {
 
 /// The device nodes of every cell.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Programs that want files to outlast a reboot need not have that in a cell.
+const VAR_TMP: &str = "/var/tmp";
 
 const VIEW: Attributes = NO_SUID | NO_DEV;
 
@@ -239,7 +246,7 @@ impl Tree<'_> {
         self.put_own(home, tmpfs(None, 0o700, VIEW), Grant::ReadWrite);
         self.put_own("/tmp", tmpfs(None, 0o1777, VIEW), Grant::ReadWrite);
         self.put_own(
-            "/var/tmp",
+            VAR_TMP,
             Content::Symlink {
                 target: "../tmp".into(),
             },

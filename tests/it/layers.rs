@@ -55,10 +55,7 @@ fn without_the_filter_there_is_still_no_user_namespace() {
 /// some of that is had, or the layers were not off.
 fn held(off: &[&str], alone: impl Fn(&str) -> bool) {
     let Some(ground) = Ground::new() else { return };
-    let options: Vec<&str> = off
-        .iter()
-        .flat_map(|layer| ["--without", *layer])
-        .collect();
+    let options: Vec<&str> = off.iter().flat_map(|layer| ["--without", *layer]).collect();
     let found = ground.inside(&options, "run", &[]);
     let visible = |id: &str| VISIBLE.iter().any(|(name, _)| *name == id);
     let wrong: Vec<_> = found
