@@ -37,7 +37,7 @@ pub struct ReportLine {
 pub enum ReportEvent {
     /// What was to be done.
     Plan {
-        /// SHA-256 of the plan as `cellblock plan --json` prints it.
+        /// SHA-256, in hexadecimal, of this run's plan as JSON without white space.
         digest: String,
         /// `sealed` or `nested`.
         mode: crate::policy::Mode,
@@ -250,7 +250,11 @@ fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// SHA-256 of the plan as `cellblock plan --json` prints it.
+/// SHA-256, in hexadecimal, of a plan as JSON without white space.
+///
+/// `cellblock plan --json` prints it with white space, and without the gate and
+/// the terminal of a run. Values of the environment, instructions of the filter
+/// and identities of files are no part of it.
 pub fn digest(plan: &Plan) -> String {
     hex(&Sha256::digest(
         serde_json::to_vec(plan).expect("plain values serialize"),

@@ -39,7 +39,7 @@ pub struct Host {
 pub struct Ids {
     /// User id, never 0.
     pub uid: u32,
-    /// Group id.
+    /// Group id; 0 only where an ordinary user has that group.
     pub gid: u32,
     /// Whether the launcher is root, and so writes the id maps for the child.
     pub started_by_root: bool,

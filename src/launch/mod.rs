@@ -40,9 +40,9 @@ pub struct Options {
     pub ids: Ids,
     /// Descriptors that the provider keeps.
     pub pass_fds: Vec<RawFd>,
-    /// Where the evidence goes.
+    /// The file that the evidence goes to.
     pub report: Option<PathBuf>,
-    /// Where the stages of the run go.
+    /// The descriptor that the stages of the run go to.
     pub status_fd: Option<RawFd>,
 }
 

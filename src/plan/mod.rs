@@ -139,7 +139,11 @@ impl Plan {
 
 /// Plans a run.
 ///
-/// Fails where the policy and the host do not fit each other.
+/// # Errors
+///
+/// Where the policy and the host do not fit each other: a source that is missing,
+/// of the wrong kind or behind a link; a layer that the host lacks and nobody
+/// has waived; a command that is empty.
 pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Error> {
     let waived = waive(policy, host)?;
     let stands = |layer| waived.iter().all(|waiver: &Waiver| waiver.layer != layer);

@@ -1,8 +1,9 @@
 //! The system calls, and the only `unsafe` of the crate.
 //!
 //! Every function here is one call or one fixed sequence of calls on one
-//! object. None allocates, locks, or formats, so all may be used between clone
-//! and exec. A failure names the call that made it; the words are found by the
+//! object. None locks or formats, and none but [`clone::Stack::new`] and
+//! [`exec::Image::new`] allocates, which are called before the clone; so the
+//! others may be used between clone and exec. A failure names the call that made it; the words are found by the
 //! launcher, in [`Call::name`] and [`Errno::desc`].
 
 pub mod clone;

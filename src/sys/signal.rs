@@ -83,7 +83,8 @@ pub fn send(pid: i32, signal: i32) {
 pub struct Change {
     /// The child.
     pub pid: i32,
-    /// `CLD_EXITED`, `CLD_KILLED`, `CLD_DUMPED`, `CLD_STOPPED`, `CLD_CONTINUED`.
+    /// `CLD_EXITED`, `CLD_KILLED`, `CLD_DUMPED` or `CLD_STOPPED`; `CLD_TRAPPED`
+    /// where the child asked to be traced.
     pub code: i32,
     /// Its exit code, or the signal.
     pub status: i32,
