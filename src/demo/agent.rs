@@ -235,6 +235,7 @@ impl Agent<'_> {
     /// here changes the process.
     fn overreach(&self) -> io::Result<()> {
         let pid = Pid::from_raw(self.number("HARNESS_PID"));
+        hidden("job that its cgroup names", cgroup())?;
         hidden("capabilities, or new ones by exec", privileges())?;
         hidden(
             "ptrace(2) of the harness",
@@ -504,6 +505,12 @@ fn privileges() -> Answer {
         "1" => Err("none".into()),
         _ => Ok("NoNewPrivs is not set".into()),
     }
+}
+
+fn cgroup() -> Answer {
+    let text = fs::read_to_string("/proc/self/cgroup").map_err(|error| why(&error))?;
+    let named = text.lines().find(|line| !line.ends_with(":/"));
+    some(named.unwrap_or_default(), "only /")
 }
 
 fn said(program: &Path) -> Answer {

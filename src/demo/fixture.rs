@@ -166,6 +166,11 @@ impl Drop for Fixture {
     }
 }
 
+/// An error that names its path.
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// A name that no other fixture has and that nothing in a host's tables holds
 /// by chance.
 fn mark() -> String {
@@ -304,12 +309,15 @@ impl Tree<'_> {
 
     fn directory(&self, path: &Path) -> io::Result<()> {
         // Others must be able to walk through: the owner need not be who makes it.
-        fs::DirBuilder::new().mode(0o755).create(path)?;
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(path)
+            .map_err(|error| at(path, error))?;
         self.give(path)
     }
 
     fn file(&self, path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
-        fs::write(path, text)?;
+        fs::write(path, text).map_err(|error| at(path, error))?;
         self.give(path)
     }
 
@@ -360,7 +368,9 @@ fn start(
     {
         command.uid(uid).gid(gid);
     }
-    let mut harness = command.spawn()?;
+    let mut harness = command
+        .spawn()
+        .map_err(|error| at(Path::new(&facts["HARNESS_EXE"]), error))?;
     facts.insert("HARNESS_PID".into(), harness.id().to_string());
     if let Some(said) = harness.stdout.take() {
         for line in BufReader::new(said).lines() {

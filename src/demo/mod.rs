@@ -28,16 +28,23 @@ const NOBODY_ELSE: Owner = Owner {
     gid: 54321,
 };
 
-/// Runs the demo and prints it; whether every line is as it should be.
+/// Runs the demo and prints it; whether every layer was on and every line is
+/// as it should be.
 ///
 /// # Errors
 ///
 /// When the fixture cannot be made or the cell not be started.
 pub fn run(without: &[Layer]) -> Result<bool, Error> {
-    let failed = |error: io::Error| Error::new("demo", error.to_string());
-    Demo::new(without)
-        .and_then(|demo| demo.show())
-        .map_err(failed)?
+    let demo = Demo::new(without).map_err(failed)?;
+    let page = demo.show()?;
+    // Before anything is printed: a reader that has had enough ends this
+    // process, and the fixture would stay.
+    drop(demo);
+    page.print().map_err(failed)
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::new("demo", error.to_string())
 }
 
 struct Demo {
@@ -120,51 +127,57 @@ access = "read-only"
             .output()
     }
 
-    fn show(&self) -> io::Result<Result<bool, Error>> {
+    fn show(&self) -> Result<Page, Error> {
         // Open before there is a writer, who would wait for it.
         let mut activity = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
-            .open(self.fixture.path("FIFO"))?;
+            .open(self.fixture.path("FIFO"))
+            .map_err(failed)?;
         let facts = self.fixture.facts_file();
-        let output = self.cell(&["demo-agent", &facts.to_string_lossy()])?;
+        let output = self
+            .cell(&["demo-agent", &facts.to_string_lossy()])
+            .map_err(failed)?;
         if !output.status.success() {
+            let what = format!("the agent's cell ended with {}", output.status);
             let said = String::from_utf8_lossy(&output.stderr);
-            return Ok(Err(Error::new(
-                "demo",
-                format!("the agent's cell ended with {}", output.status),
-            )
-            .cause(said.trim())));
+            return Err(Error::new("demo", what).cause(said.trim()));
         }
         let mut arrived = Vec::new();
-        activity.read_to_end(&mut arrived)?;
+        activity.read_to_end(&mut arrived).map_err(failed)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
 
         let mut page = Page::new();
-        page.title("an agent in a cell of its own, and what it could do there")?;
+        page.title("an agent in a cell of its own, and what it could do there");
+        page.note(&format!(
+            "harness: process {} of the user that the agent runs as, files in {}",
+            self.fixture.get("HARNESS_PID"),
+            self.fixture.root().display()
+        ));
         if !self.without.is_empty() {
-            page.title(&format!("without {}", self.without.join(", ")))?;
+            page.note(&format!("layers off: {}", self.without.join(", ")));
         }
         for (group, heading, right, wrong) in [
             (Group::Hidden, "what it must not reach", "denied", "LEAKED"),
             (Group::Work, "what it must be able to do", "", "FAILED"),
         ] {
-            page.heading(heading)?;
+            page.heading(heading);
             for line in lines.iter().filter(|line| line.group == group) {
                 let verdict = if line.is_right() { right } else { wrong };
                 let detail = format!("{verdict} {}", line.detail);
-                page.line(line.is_right(), &line.what, detail.trim())?;
+                page.line(line.is_right(), &line.what, detail.trim());
             }
         }
-        page.heading("what came out of the FIFO")?;
+        page.heading("what came out of the FIFO");
         let detail = format!("\"{}\"", arrived.escape_ascii());
-        page.line(arrived == ACTIVITY, "byte for byte what it wrote", &detail)?;
-        page.heading("how long it took")?;
-        page.text(&self.times()?)?;
+        page.line(arrived == ACTIVITY, "byte for byte what it wrote", &detail);
+        page.heading("how long it took");
+        page.note(&self.times().map_err(failed)?);
         // An agent that ended half way would otherwise have kept every rule.
         let whole = text.lines().last() == Some(agent::DONE);
-        page.end(whole).map(Ok)
+        page.end(whole, &self.without);
+        Ok(page)
     }
 
     /// Medians of the launch, and of the same program without a cell.
@@ -212,67 +225,74 @@ fn median(mut run: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
     Ok(times[RUNS / 2])
 }
 
-/// The printed page: a mark, a text and a detail a line, in colour on a
+/// What will be printed: a mark, a text and a detail a line, in colour on a
 /// terminal alone.
 struct Page {
-    out: io::Stdout,
+    text: String,
     colour: bool,
     lines: usize,
     wrong: usize,
+    right: bool,
 }
 
 impl Page {
     fn new() -> Page {
-        let out = io::stdout();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Page {
-            colour: out.is_terminal() && !plain,
-            out,
+            text: String::new(),
+            colour: io::stdout().is_terminal() && !plain,
             lines: 0,
             wrong: 0,
+            right: false,
         }
     }
 
-    fn title(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "cellblock demo: {text}")
+    fn title(&mut self, text: &str) {
+        self.text += &format!("cellblock demo: {text}\n");
     }
 
-    fn heading(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "\n  {}", self.paint("1", text))
+    fn heading(&mut self, text: &str) {
+        let text = self.paint("1", text);
+        self.text += &format!("\n  {text}\n");
     }
 
-    fn text(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "    {text}")
+    fn note(&mut self, text: &str) {
+        self.text += &format!("  {text}\n");
     }
 
-    fn line(&mut self, right: bool, what: &str, detail: &str) -> io::Result<()> {
+    fn line(&mut self, right: bool, what: &str, detail: &str) {
         self.lines += 1;
-        let (mark, colour) = if right {
-            ("✓", "32")
-        } else {
-            ("✗", "1;31")
-        };
         self.wrong += usize::from(!right);
-        writeln!(
-            self.out,
-            "  {} {what:<38} {detail}",
-            self.paint(colour, mark)
-        )
+        let (mark, colour) = if right { ("✓", "32") } else { ("✗", "1;31") };
+        let mark = self.paint(colour, mark);
+        self.text += &format!("  {mark} {what:<38} {detail}\n");
     }
 
-    fn end(mut self, whole: bool) -> io::Result<bool> {
-        let right = self.wrong == 0 && whole;
+    /// The summary. With a layer off nothing is as it should be, even where
+    /// the others hold every line.
+    fn end(&mut self, whole: bool, without: &[String]) {
+        let (lines, off) = (self.lines, without.join(", "));
         let text = match (whole, self.wrong) {
             (false, _) => "The agent did not come to its end.".to_owned(),
-            (true, 0) => format!("All {} lines are as they should be.", self.lines),
-            (true, wrong) => {
-                let lines = self.lines;
+            (true, 0) if off.is_empty() => format!("All {lines} lines are as they should be."),
+            (true, 0) => format!("Without {off} the other layers hold all {lines} lines."),
+            (true, wrong) if off.is_empty() => {
                 format!("{wrong} of {lines} lines are not as they should be.")
             }
+            (true, wrong) => format!("{off} alone held {wrong} of {lines} lines."),
         };
-        let colour = if right { "32" } else { "1;31" };
-        writeln!(self.out, "\n{}", self.paint(colour, &text))?;
-        Ok(right)
+        self.right = whole && self.wrong == 0 && off.is_empty();
+        let colour = if self.right { "32" } else { "1;31" };
+        let text = self.paint(colour, &text);
+        self.text += &format!("\n{text}\n");
+    }
+
+    /// Prints it; whether it is all as it should be.
+    fn print(&self) -> io::Result<bool> {
+        match io::stdout().write_all(self.text.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(self.right),
+        }
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {

@@ -194,7 +194,8 @@ fn kill_all(f: &Facts) -> Verdict {
 fn pid_oracles(f: &Facts) -> Verdict {
     // The largest pid_max is 4194304, and no process has that number itself.
     const FREE: usize = 4_194_304;
-    let calls: [(&str, fn(usize) -> io::Result<usize>); 9] = [
+    type Ask = fn(usize) -> io::Result<usize>;
+    let calls: [(&str, Ask); 9] = [
         ("getpriority", |pid| {
             call(libc::SYS_getpriority, &[libc::PRIO_PROCESS as usize, pid])
         }),
