@@ -1,3 +1,5 @@
 //! The product as its users meet it, on the real kernel.
 
+mod lifecycle;
 mod policy;
+mod user;
