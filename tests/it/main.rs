@@ -2,4 +2,5 @@
 
 mod lifecycle;
 mod policy;
+mod terminal;
 mod user;
