@@ -243,10 +243,14 @@ impl Running {
                     self.state.provider_is_stopped = false;
                     self.send(signal);
                 }
-                (Signal::SIGTSTP, _) if self.state.provider_is_stopped => self.stop(),
                 (Signal::SIGTSTP, _) => {
                     self.state.stop_is_asked = true;
                     self.send(signal);
+                    // What has stopped itself gives no answer, unless one of
+                    // its own has woken it since.
+                    if self.state.provider_is_stopped {
+                        self.stop();
+                    }
                 }
                 _ => self.send(signal),
             }

@@ -10,9 +10,17 @@ use super::{Call, Errno, Result, check};
 /// launcher's own start and the harness may have set.
 pub fn reset_dispositions() {
     for signal in 1..=64 {
-        // SAFETY: SIG_DFL is a valid disposition. KILL and STOP, and the two that
-        // libc keeps for itself, answer EINVAL, which is as it should be.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // Zeroes are SIG_DFL, no flags and an empty mask. Raw, as libc lets nobody
+        // touch the signals it keeps for itself, and its own posix_spawn(3) leaves
+        // just those ignored.
+        let default = [0u64; 4];
+        let size = size_of::<u64>();
+        // SAFETY: the kernel's sigaction is no longer than `default` on any machine, and its set of
+        // signals is 8 bytes. KILL and STOP answer EINVAL, which is as it should be.
+        unsafe {
+            let null = std::ptr::null_mut::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, null, size)
+        };
     }
 }
 

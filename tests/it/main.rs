@@ -6,4 +6,7 @@ mod controls;
 mod escape;
 mod isolation;
 mod layers;
+mod lifecycle;
 mod policy;
+mod terminal;
+mod user;
