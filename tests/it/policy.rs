@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cellblock::cli::{self, CellOptions, Cli, Command, PolicyCommand};
-use cellblock::error::PolicyError;
+use cellblock::policy::error::PolicyError;
 use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
     Access, Channel, Environment, ExposeKind, Layer, LockAccess, Mode, NetworkMode, Origin, Policy,
