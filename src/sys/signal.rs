@@ -2,38 +2,51 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Call, Errno, Result, check};
+use super::{Call, Errno, Failure, Result, check};
 
 /// Every signal to its default, but for those that cannot be changed.
 ///
 /// execve(2) resets handlers by itself and keeps what is ignored, which the
 /// launcher's own start and the harness may have set.
-pub fn reset_dispositions() {
+pub fn reset_dispositions() -> Result<()> {
     for signal in 1..=64 {
-        // SAFETY: SIG_DFL is a valid disposition. KILL and STOP, and the two that
-        // libc keeps for itself, answer EINVAL, which is as it should be.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: SIG_DFL is a valid disposition, and replaces no handler of a library's.
+        let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
+        match Errno::last() {
+            _ if before != libc::SIG_ERR => {}
+            // These two cannot be changed, and libc keeps the first real-time ones for itself.
+            Errno::EINVAL if matches!(signal, libc::SIGKILL | libc::SIGSTOP | 32..=34) => {}
+            errno => {
+                return Err(Failure {
+                    call: Call::Sigaction,
+                    errno,
+                });
+            }
+        }
     }
+    Ok(())
 }
 
 /// Blocks every signal.
-pub fn block_all() {
+pub fn block_all() -> Result<()> {
     // SAFETY: sigfillset fills the set that sigprocmask then reads.
-    unsafe {
+    let result = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigfillset(set.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
-    }
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut())
+    };
+    check(Call::Sigprocmask, result.into()).map(drop)
 }
 
 /// Unblocks every signal.
-pub fn unblock_all() {
+pub fn unblock_all() -> Result<()> {
     // SAFETY: sigemptyset fills the set that sigprocmask then reads.
-    unsafe {
+    let result = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
-    }
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut())
+    };
+    check(Call::Sigprocmask, result.into()).map(drop)
 }
 
 /// A signal that init was sent.
