@@ -178,7 +178,12 @@ pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
             .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
-    // An entry of the policy takes the place of a built-in one.
+    // An entry of the policy takes the place of a built-in one, and of a link
+    // that its path would go through.
+    let var_tmp = Path::new("/var/tmp");
+    if asked.nodes.keys().any(|place| place.starts_with(var_tmp)) {
+        tree.nodes.remove(var_tmp);
+    }
     tree.nodes.extend(asked.nodes);
     tree.steps(policy)
 }
