@@ -33,8 +33,8 @@ use std::os::fd::RawFd;
 
 use cli::{CellOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions};
 use error::Error;
-use policy::error::PolicyError;
 use policy::Policy;
+use policy::error::PolicyError;
 
 /// Does what the command line says; returns the exit code.
 pub fn run(arguments: Vec<OsString>) -> u8 {

@@ -6,7 +6,15 @@ use super::{Child, Stream};
 use crate::plan::Step;
 use crate::report::Record;
 use crate::sys::clone::exit;
-use crate::sys::{Result, credentials, fd, landlock, mount, net, seccomp, signal, tty};
+use crate::sys::{
+    Call, Errno, Failure, Result, credentials, fd, landlock, mount, net, seccomp, signal, tty,
+};
+
+/// What the kernel would say of a ruleset that was never made.
+const NO_RULESET: Failure = Failure {
+    call: Call::LandlockRestrictSelf,
+    errno: Errno::EBADF,
+};
 
 impl Child<'_> {
     /// Takes one step. `StartProvider` and `Execute` are taken by who calls.
@@ -65,10 +73,7 @@ impl Child<'_> {
             Step::DetachOldRoot => mount::detach_old_root(),
             Step::SetHostname { name } => credentials::set_hostname(name),
             Step::LoopbackUp => net::loopback_up(),
-            Step::ResetSignals => {
-                signal::reset_dispositions();
-                Ok(())
-            }
+            Step::ResetSignals => signal::reset_dispositions(),
             Step::NewSession { terminal } => self.new_session(*terminal),
             Step::NewSessionKeyring => credentials::join_new_session_keyring(),
             Step::DropCapabilities => credentials::drop_capabilities(),
@@ -87,14 +92,10 @@ impl Child<'_> {
                 *ruleset = Some(landlock::create(handled)?);
                 Ok(())
             }
-            Step::AllowPath { path, access } => match ruleset {
-                Some(ruleset) => landlock::allow(ruleset, path, *access),
-                None => Ok(()),
-            },
-            Step::RestrictSelf => match ruleset.take() {
-                Some(ruleset) => landlock::restrict_self(&ruleset),
-                None => Ok(()),
-            },
+            Step::AllowPath { path, access } => {
+                landlock::allow(ruleset.as_ref().ok_or(NO_RULESET)?, path, *access)
+            }
+            Step::RestrictSelf => landlock::restrict_self(&ruleset.take().ok_or(NO_RULESET)?),
             Step::InstallFilter { program, .. } => seccomp::install(program),
             Step::WaitAtGate => self.wait_at_gate(),
             Step::StartProvider | Step::Execute => Ok(()),

@@ -13,10 +13,7 @@ pub(super) fn run(child: &Child) -> ! {
     let mut ruleset = None;
     for (index, step) in child.plan.provider.iter().enumerate() {
         let result = match step {
-            Step::Execute => {
-                signal::unblock_all();
-                Err(child.image.execute())
-            }
+            Step::Execute => signal::unblock_all().and_then(|()| Err(child.image.execute())),
             step => child.apply(step, &mut ruleset),
         };
         if let Err(failure) = result {

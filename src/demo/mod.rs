@@ -263,7 +263,11 @@ impl Page {
     fn line(&mut self, right: bool, what: &str, detail: &str) {
         self.lines += 1;
         self.wrong += usize::from(!right);
-        let (mark, colour) = if right { ("✓", "32") } else { ("✗", "1;31") };
+        let (mark, colour) = if right {
+            ("✓", "32")
+        } else {
+            ("✗", "1;31")
+        };
         let mark = self.paint(colour, mark);
         self.text += &format!("  {mark} {what:<38} {detail}\n");
     }

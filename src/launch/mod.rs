@@ -213,7 +213,7 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     // the launcher's binary is not readable.
     credentials::set_dumpable(true).map_err(|failure| cannot("prctl", failure.errno))?;
     // None may reach the child before it has forgotten the launcher's handlers.
-    signal::block_all();
+    signal::block_all().map_err(|failure| cannot("signals cannot be blocked", failure.errno))?;
     let namespaces = plan
         .namespaces
         .iter()
@@ -276,7 +276,7 @@ fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
     let error =
         Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
     match (step, failure.call, failure.errno) {
-        (Step::Execute, _, errno) => not_executed(plan, errno),
+        (Step::Execute, Call::Execve, errno) => not_executed(plan, errno),
         (Step::Bind { source, .. }, Call::Identity, _) => error
             .cause(format!("{source} was replaced while the cell was built"))
             .remedy("find out who writes there; the launch may be tried again"),

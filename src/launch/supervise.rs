@@ -269,7 +269,9 @@ impl Running {
         let Some(report) = &self.report else { return };
         let message = match receive(report) {
             Ok(Some(message)) => message,
-            Err(Errno::EINTR | Errno::EAGAIN) => return,
+            // A reset comes before the records that were sent: a child that has
+            // ended without reading what it was sent is told so first.
+            Err(Errno::EINTR | Errno::EAGAIN | Errno::ECONNRESET) => return,
             // Exec has closed the other end, or a failed child has.
             Ok(None) | Err(_) => {
                 self.report = None;

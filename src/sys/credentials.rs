@@ -17,14 +17,19 @@ pub fn set_ids(uid: u32, gid: u32) -> Result<()> {
 /// Drops every capability the kernel knows from the bounding set, then empties
 /// the ambient, effective, permitted and inheritable sets.
 pub fn drop_capabilities() -> Result<()> {
-    for capability in 0..64 {
+    // From above, as the numbers that the kernel does not know are all there:
+    // below the first that it knows, EINVAL is a failure like any other.
+    let mut known = false;
+    for capability in (0..64).rev() {
         match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
-            // The first number that the kernel does not know.
             Err(Failure {
                 errno: Errno::EINVAL,
                 ..
-            }) if capability > 0 => break,
-            result => result?,
+            }) if !known && capability > 0 => {}
+            result => {
+                result?;
+                known = true;
+            }
         }
     }
     prctl(

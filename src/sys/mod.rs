@@ -95,6 +95,8 @@ calls! {
     Setresuid "setresuid"
     Setrlimit "setrlimit"
     Setsid "setsid"
+    Sigaction "rt_sigaction"
+    Sigprocmask "rt_sigprocmask"
     Socket "socket"
     Symlinkat "symlinkat"
     Umount "umount2"

@@ -8,20 +8,32 @@ use super::{Call, Errno, Result, check};
 ///
 /// execve(2) resets handlers by itself and keeps what is ignored, which the
 /// launcher's own start and the harness may have set.
-pub fn reset_dispositions() {
+pub fn reset_dispositions() -> Result<()> {
     for signal in 1..=64 {
         // Zeroes are SIG_DFL, no flags and an empty mask. Raw, as libc lets nobody
         // touch the signals it keeps for itself, and its own posix_spawn(3) leaves
         // just those ignored.
         let default = [0u64; 4];
+        let null = std::ptr::null_mut::<u64>();
         let size = size_of::<u64>();
         // SAFETY: the kernel's sigaction is no longer than `default` on any machine, and its set of
-        // signals is 8 bytes. KILL and STOP answer EINVAL, which is as it should be.
-        unsafe {
-            let null = std::ptr::null_mut::<u64>();
-            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, null, size)
+        // signals is 8 bytes.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const default,
+                null,
+                size,
+            )
         };
+        match check(Call::Sigaction, result) {
+            // These two cannot be changed.
+            Err(_) if matches!(signal, libc::SIGKILL | libc::SIGSTOP) => {}
+            result => drop(result?),
+        }
     }
+    Ok(())
 }
 
 /// Lets a write to a pipe that nobody reads fail with EPIPE.
@@ -31,23 +43,25 @@ pub fn ignore_broken_pipes() {
 }
 
 /// Blocks every signal.
-pub fn block_all() {
+pub fn block_all() -> Result<()> {
     // SAFETY: sigfillset fills the set that sigprocmask then reads.
-    unsafe {
+    let result = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigfillset(set.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
-    }
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut())
+    };
+    check(Call::Sigprocmask, result.into()).map(drop)
 }
 
 /// Unblocks every signal.
-pub fn unblock_all() {
+pub fn unblock_all() -> Result<()> {
     // SAFETY: sigemptyset fills the set that sigprocmask then reads.
-    unsafe {
+    let result = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
-    }
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut())
+    };
+    check(Call::Sigprocmask, result.into()).map(drop)
 }
 
 /// A signal that init was sent.

@@ -44,7 +44,10 @@ impl User {
         // Not by this process: a child that another test forks meanwhile would
         // hold the copy open for writing, and exec answer ETXTBSY.
         let copied = Command::new("cp")
-            .args([env!("CARGO_BIN_EXE_cellblock").as_ref(), program.as_os_str()])
+            .args([
+                env!("CARGO_BIN_EXE_cellblock").as_ref(),
+                program.as_os_str(),
+            ])
             .status();
         assert!(copied.is_ok_and(|status| status.success()), "cp");
         user.own(&program);
