@@ -6,9 +6,12 @@
 pub mod bpf;
 pub mod decide;
 mod disasm;
+pub mod install;
 mod render;
 pub mod source;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod tree;
 
 use std::fs;
