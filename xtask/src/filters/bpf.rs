@@ -146,7 +146,7 @@ pub fn run(program: &[Insn], call: &Call) -> Result<(u32, usize), String> {
         let skip = |holds: bool| usize::from(if holds { jt } else { jf });
         match code {
             LOAD => {
-                let there = input.get(k as usize / 4).filter(|_| k % 4 == 0);
+                let there = input.get(k as usize / 4).filter(|_| k.is_multiple_of(4));
                 word = *there.ok_or_else(|| format!("{}: load of byte {k}", next - 1))?;
             }
             AND => word &= k,

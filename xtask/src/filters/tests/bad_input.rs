@@ -168,7 +168,7 @@ fn programs_that_are_too_long() {
         });
     let decisions = wide.enumerate().map(|(index, (call, argument))| {
         let values: Vec<String> = (1..40)
-            .map(|n| format!("{:#x}", (index * 40 + n) << 24))
+            .map(|n| format!("{:#x}", ((index * 40 + n) as u32).wrapping_mul(0x9e37_79b9)))
             .collect();
         format!(
             "call {call}: why\n    allow if {argument} in {}\n    kill\n",
