@@ -1,6 +1,9 @@
-//! `cargo xtask`: what the project makes and checks of itself.
+//! `cargo xtask`: what the project makes and checks of itself. One module a task.
 
+mod bench;
 mod filters;
+
+use std::process::ExitCode;
 
 use clap::Parser;
 
@@ -9,10 +12,20 @@ use clap::Parser;
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
     Filters(filters::Args),
+    #[command(subcommand)]
+    Bench(bench::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Task::parse() {
-        Task::Filters(args) => filters::run(args),
+fn main() -> ExitCode {
+    let done = match Task::parse() {
+        Task::Filters(args) => filters::run(&args),
+        Task::Bench(args) => bench::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

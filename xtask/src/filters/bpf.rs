@@ -25,6 +25,8 @@ pub const AND: u16 = 0x54;
 pub const JUMP: u16 = 0x05;
 /// Compare `A == k`.
 pub const EQUAL: u16 = 0x15;
+/// Compare `A > k`; seccompiler writes it, we do not.
+pub const GREATER: u16 = 0x25;
 /// Compare `A >= k`.
 pub const AT_LEAST: u16 = 0x35;
 /// Return `k`.
@@ -128,15 +130,11 @@ impl Layout<'_> {
 /// What the kernel would have refused at installation: an unknown instruction, a load off the
 /// input, a jump past the end.
 pub fn run(program: &[Insn], call: &Call) -> Result<(u32, usize), String> {
-    let mut input = Vec::with_capacity(64);
-    input.extend(call.number.to_le_bytes());
-    input.extend(call.audit.to_le_bytes());
-    input.extend(0u64.to_le_bytes());
-    input.extend(
-        call.arguments
-            .iter()
-            .flat_map(|argument| argument.to_le_bytes()),
-    );
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&[call.number, call.audit]);
+    for (halves, argument) in input[4..].chunks_exact_mut(2).zip(call.arguments) {
+        halves.copy_from_slice(&[argument as u32, (argument >> 32) as u32]);
+    }
 
     let mut word = 0u32;
     let mut next = 0;
@@ -148,14 +146,13 @@ pub fn run(program: &[Insn], call: &Call) -> Result<(u32, usize), String> {
         let skip = |holds: bool| usize::from(if holds { jt } else { jf });
         match code {
             LOAD => {
-                let bytes = k as usize..k as usize + 4;
-                let bytes = input.get(bytes).filter(|_| k % 4 == 0);
-                let bytes = bytes.ok_or_else(|| format!("{}: load of byte {k}", next - 1))?;
-                word = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                let there = input.get(k as usize / 4).filter(|_| k.is_multiple_of(4));
+                word = *there.ok_or_else(|| format!("{}: load of byte {k}", next - 1))?;
             }
             AND => word &= k,
             JUMP => next += k as usize,
             EQUAL => next += skip(word == k),
+            GREATER => next += skip(word > k),
             AT_LEAST => next += skip(word >= k),
             RETURN => return Ok((k, steps)),
             _ => return Err(format!("{}: instruction {code:#x}", next - 1)),

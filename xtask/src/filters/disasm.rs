@@ -49,7 +49,11 @@ fn word(offset: u32) -> String {
         NUMBER => "number".to_owned(),
         ARCH => "architecture".to_owned(),
         _ => {
-            let half = if offset % 8 == 0 { "low" } else { "high" };
+            let half = if offset.is_multiple_of(8) {
+                "low"
+            } else {
+                "high"
+            };
             format!("argument {} {half}", (offset - ARGUMENTS) / 8)
         }
     }

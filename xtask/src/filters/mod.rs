@@ -5,11 +5,18 @@
 
 pub mod bpf;
 pub mod decide;
+mod diff;
 mod disasm;
+pub mod install;
+mod news;
 mod render;
 pub mod source;
 pub mod table;
+#[cfg(test)]
+mod tests;
+mod trace;
 pub mod tree;
+mod why;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,11 +35,27 @@ pub struct Args {
     /// Write nothing; fail if what is committed is not what the sources make
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    question: Option<Question>,
+}
+
+#[derive(clap::Subcommand)]
+enum Question {
+    Diff(diff::Args),
+    Why(why::Args),
+    Trace(trace::Args),
+    News(news::Args),
 }
 
 /// Runs `cargo xtask filters`.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    generate(args.check)
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.question {
+        None => generate(args.check),
+        Some(Question::Diff(args)) => diff::run(args),
+        Some(Question::Why(args)) => why::run(args),
+        Some(Question::Trace(args)) => trace::run(args),
+        Some(Question::News(args)) => news::run(args),
+    }
 }
 
 /// The root of the workspace.

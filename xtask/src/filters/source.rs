@@ -246,9 +246,13 @@ impl Reader<'_> {
         if head.indented {
             return Err(head.error("an indented line that belongs to nothing", ITEMS));
         }
-        let takes_body = matches!(head.words[0], "allow" | "refuse" | "kill" | "call" | "set");
-        if let (false, Some(line)) = (takes_body, body.first()) {
-            return Err(line.error(format!("`{}` has no body", head.words[0]), ITEMS));
+        let bare = matches!(
+            head.words[0],
+            "filter" | "group" | "include" | "foreign" | "x32" | "unknown"
+        );
+        if let (true, Some(line)) = (bare, body.first()) {
+            let what = format!("nothing can stand below `{}`", head.words[0]);
+            return Err(line.error(what, ITEMS));
         }
         match head.words[..] {
             ["filter", name] => {
