@@ -221,10 +221,7 @@ impl FromStr for RunAs {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (uid, gid) = text.split_once(':').ok_or("write UID:GID, two numbers")?;
         let number = |id: &str| id.parse().map_err(|_| "write UID:GID, two numbers");
-        let run_as = RunAs {
-            uid: number(uid)?,
-            gid: number(gid)?,
-        };
+        let run_as = RunAs { uid: number(uid)?, gid: number(gid)? };
         if run_as.uid == 0 || run_as.gid == 0 {
             return Err("a cell never runs as root; give an ordinary user and group");
         }
@@ -283,8 +280,7 @@ pub fn parse(
     args: Vec<OsString>,
     read: impl FnMut(RawFd) -> io::Result<Vec<u8>>,
 ) -> Result<Cli, clap::Error> {
-    let args = expand_args(args, read)
-        .map_err(|error| command().error(ErrorKind::ValueValidation, error))?;
+    let args = expand_args(args, read).map_err(|error| command().error(ErrorKind::ValueValidation, error))?;
     Cli::try_parse_from(&args).map_err(|error| with_hint(&args, error))
 }
 
@@ -299,10 +295,7 @@ fn with_hint(args: &[OsString], mut error: clap::Error) -> clap::Error {
         && let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg)
         && let Some(hint) = hint(args, stray)
     {
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![hint.into()]),
-        );
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
     error
 }
@@ -321,15 +314,11 @@ fn hint(args: &[OsString], stray: &str) -> Option<String> {
     if let Some([flag, src, dest]) = bubblewrap {
         let (flag, src) = (flag.display(), src.display());
         let dest = dest.display();
-        return Some(format!(
-            "source and destination are one word here: write '{flag} {src}:{dest}'"
-        ));
+        return Some(format!("source and destination are one word here: write '{flag} {src}:{dest}'"));
     }
     match args.get(1)?.to_str()? {
         "run" | "plan" => Some(format!("the command comes after '--': write '-- {stray}'")),
-        "policy" => Some(format!(
-            "a policy file is named by a flag: write '--policy {stray}'"
-        )),
+        "policy" => Some(format!("a policy file is named by a flag: write '--policy {stray}'")),
         _ => None,
     }
 }
@@ -415,9 +404,7 @@ mod tests {
     }
 
     fn parse_line(line: &str) -> Result<Cli, clap::Error> {
-        parse(args(line), |_| {
-            Err(io::Error::from_raw_os_error(libc::EBADF))
-        })
+        parse(args(line), |_| Err(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
     fn fails(line: &str) -> String {
@@ -445,67 +432,28 @@ mod tests {
     #[test]
     fn what_was_meant_is_said() {
         for (line, hint) in [
-            (
-                "cellblock run --ro-bind /a /b -- true",
-                "write '--ro-bind /a:/b'",
-            ),
-            (
-                "cellblock run --ro-bind /a /b true",
-                "write '--ro-bind /a:/b'",
-            ),
-            (
-                "cellblock plan --tmpfs /t --bind a b --net host -- x",
-                "write '--bind a:b'",
-            ),
-            (
-                "cellblock run bash",
-                "the command comes after '--': write '-- bash'",
-            ),
+            ("cellblock run --ro-bind /a /b -- true", "write '--ro-bind /a:/b'"),
+            ("cellblock run --ro-bind /a /b true", "write '--ro-bind /a:/b'"),
+            ("cellblock plan --tmpfs /t --bind a b --net host -- x", "write '--bind a:b'"),
+            ("cellblock run bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --net host bash -c x", "write '-- bash'"),
             ("cellblock plan bash -- -x", "write '-- bash'"),
             ("cellblock run -x", "use '-- -x'"),
             ("cellblock run --nett host -- true", "'--net'"),
-            (
-                "cellblock run --unshare-net -- true",
-                "unexpected argument '--unshare-net'",
-            ),
+            ("cellblock run --unshare-net -- true", "unexpected argument '--unshare-net'"),
             ("cellblock rum -- true", "'run'"),
             ("cellblock run", "required"),
             ("cellblock run --", "required"),
-            (
-                "cellblock run --mode open -- true",
-                "[possible values: sealed, nested]",
-            ),
-            (
-                "cellblock run --net egress -- true",
-                "[possible values: none, host]",
-            ),
-            (
-                "cellblock run --without mounts -- true",
-                "[possible values: landlock, ",
-            ),
-            (
-                "cellblock run --run-as me -- true",
-                "write UID:GID, two numbers",
-            ),
+            ("cellblock run --mode open -- true", "[possible values: sealed, nested]"),
+            ("cellblock run --net egress -- true", "[possible values: none, host]"),
+            ("cellblock run --without mounts -- true", "[possible values: landlock, "),
+            ("cellblock run --run-as me -- true", "write UID:GID, two numbers"),
             ("cellblock run --run-as 0:0 -- true", "never runs as root"),
-            (
-                "cellblock run --run-as 1000:0 -- true",
-                "never runs as root",
-            ),
+            ("cellblock run --run-as 1000:0 -- true", "never runs as root"),
             ("cellblock run --pass-fd 2 -- true", "2 is not in 3.."),
-            (
-                "cellblock plan --pass-fd 3 -- true",
-                "unexpected argument '--pass-fd'",
-            ),
-            (
-                "cellblock run --args 9 -- true",
-                "--args 9: cannot read descriptor 9: Bad file",
-            ),
-            (
-                "cellblock run --without cgroup -- true",
-                "[possible values: landlock, seccomp, network]",
-            ),
+            ("cellblock plan --pass-fd 3 -- true", "unexpected argument '--pass-fd'"),
+            ("cellblock run --args 9 -- true", "--args 9: cannot read descriptor 9: Bad file"),
+            ("cellblock run --without cgroup -- true", "[possible values: landlock, seccomp, network]"),
             ("cellblock policy check p.toml", "write '--policy p.toml'"),
             ("cellblock demo x", "unexpected argument 'x'"),
             ("cellblock", "Usage: cellblock"),
@@ -550,15 +498,9 @@ mod tests {
         };
         words(
             "a run --args 3 --chdir /y -- x --args 9",
-            &[
-                "a", "run", "--env", "A=b c", "--net", "host", "--chdir", "/y", "--", "x",
-                "--args", "9",
-            ],
+            &["a", "run", "--env", "A=b c", "--net", "host", "--chdir", "/y", "--", "x", "--args", "9"],
         );
-        words(
-            "a run --args=4 --args 5 -- x",
-            &["a", "run", "--chdir", "/x", "--", "x"],
-        );
+        words("a run --args=4 --args 5 -- x", &["a", "run", "--chdir", "/x", "--", "x"]);
         words("a run -- --args", &["a", "run", "--", "--args"]);
         let raw = expand("a --args 10").unwrap();
         assert_eq!(raw[1].as_bytes(), b"--env=\xff");
@@ -571,16 +513,10 @@ mod tests {
             ("a --args", "--args: a descriptor number is needed"),
             ("a --args x", "--args: a descriptor number is needed"),
             ("a --args=-1", "--args: a descriptor number is needed"),
-            (
-                "a --args 9",
-                "--args 9: cannot read descriptor 9: Bad file descriptor (os error 9)",
-            ),
+            ("a --args 9", "--args 9: cannot read descriptor 9: Bad file descriptor (os error 9)"),
             ("a --args 6", "--args 6: the data holds --args itself"),
             ("a --args 7", "--args 7: the data holds --args itself"),
-            (
-                "a --args 8",
-                "--args 8: the data holds `--`; only options are read, the command stays outside",
-            ),
+            ("a --args 8", "--args 8: the data holds `--`; only options are read, the command stays outside"),
         ] {
             assert_eq!(expand(line), Err(message.to_owned()), "{line}");
         }

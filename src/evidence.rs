@@ -29,11 +29,7 @@ pub struct ReportLine {
 
 /// What a line of the report tells.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(
-    tag = "event",
-    rename_all = "kebab-case",
-    rename_all_fields = "kebab-case"
-)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum ReportEvent {
     /// What was to be done.
     Plan {
@@ -155,9 +151,7 @@ impl Report {
                 .errno(errno)
                 .remedy("name a file in a directory that takes it, on a file system with room")
         };
-        let name = place
-            .file_name()
-            .ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
+        let name = place.file_name().ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
         if place.is_dir() {
             return Err(failed("it is a directory", Errno::EISDIR));
         }
@@ -171,11 +165,7 @@ impl Report {
             .mode(0o600)
             .open(&temporary)
             .map_err(|error| failed("it cannot be made", errno(&error)))?;
-        let report = Report {
-            file,
-            temporary,
-            place: place.to_owned(),
-        };
+        let report = Report { file, temporary, place: place.to_owned() };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
@@ -198,9 +188,7 @@ impl Report {
         if let Some(provider) = provider(plan, pid)? {
             self.write(provider)?;
         }
-        self.write(ReportEvent::Applied {
-            evidence: collect(plan, pid, root_listing)?,
-        })
+        self.write(ReportEvent::Applied { evidence: collect(plan, pid, root_listing)? })
     }
 
     /// Tells how it ended, and gives the report its name.
@@ -215,27 +203,17 @@ impl Report {
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(Reason::from),
         })?;
-        let settled = self
-            .file
-            .sync_all()
-            .and_then(|()| fs::rename(&self.temporary, &self.place));
+        let settled = self.file.sync_all().and_then(|()| fs::rename(&self.temporary, &self.place));
         settled.map_err(|error| self.failed(&error))
     }
 
     fn write(&mut self, event: ReportEvent) -> Result<(), Error> {
-        let line = serde_json::to_string(&ReportLine { version: 1, event })
-            .expect("plain values serialize");
-        self.file
-            .write_all(format!("{line}\n").as_bytes())
-            .map_err(|error| self.failed(&error))
+        let line = serde_json::to_string(&ReportLine { version: 1, event }).expect("plain values serialize");
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &std::io::Error) -> Error {
-        Error::new(
-            "report",
-            format!("{} cannot be written", self.place.display()),
-        )
-        .errno(errno(error))
+        Error::new("report", format!("{} cannot be written", self.place.display())).errno(errno(error))
     }
 }
 
@@ -256,9 +234,7 @@ fn errno(error: &std::io::Error) -> Errno {
 /// the terminal of a run. Values of the environment, instructions of the filter
 /// and identities of files are no part of it.
 pub fn digest(plan: &Plan) -> String {
-    hex(&Sha256::digest(
-        serde_json::to_vec(plan).expect("plain values serialize"),
-    ))
+    hex(&Sha256::digest(serde_json::to_vec(plan).expect("plain values serialize")))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -267,13 +243,12 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Finds the program as the provider's process will, in its own tree.
 fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
-    let failed =
-        |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
+    let failed = |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
     let process = format!("/proc/{pid}");
-    let root = File::open(format!("{process}/root"))
-        .map_err(|error| failed(format!("{process}/root"), &error))?;
-    let workdir = File::open(format!("{process}/cwd"))
-        .map_err(|error| failed(format!("{process}/cwd"), &error))?;
+    let root =
+        File::open(format!("{process}/root")).map_err(|error| failed(format!("{process}/root"), &error))?;
+    let workdir =
+        File::open(format!("{process}/cwd")).map_err(|error| failed(format!("{process}/cwd"), &error))?;
     for candidate in &plan.candidates {
         let Some(file) = open_in(&root, &workdir, candidate) else {
             continue;
@@ -286,22 +261,14 @@ fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
             continue;
         }
         let sha256 = hash(file).map_err(|error| failed(candidate.to_string(), &error))?;
-        return Ok(Some(ReportEvent::Provider {
-            path: candidate.to_string(),
-            size: metadata.len(),
-            sha256,
-        }));
+        return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
     }
     // Exec will say why.
     Ok(None)
 }
 
 fn open_in(root: &File, workdir: &File, path: &CStr) -> Option<OwnedFd> {
-    let dir = if path.to_bytes().starts_with(b"/") {
-        root
-    } else {
-        workdir
-    };
+    let dir = if path.to_bytes().starts_with(b"/") { root } else { workdir };
     fd::open_in_root(dir.as_raw_fd(), path).ok()
 }
 
@@ -322,12 +289,7 @@ fn hash(file: File) -> std::io::Result<String> {
 fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
     let mut evidence = Vec::new();
     let mut add = |layer: &str, name: &str, value: serde_json::Value, source| {
-        evidence.push(Evidence {
-            layer: layer.to_owned(),
-            name: name.to_owned(),
-            value,
-            source,
-        });
+        evidence.push(Evidence { layer: layer.to_owned(), name: name.to_owned(), value, source });
     };
     let read = |name: &str| {
         let path = format!("/proc/{pid}/{name}");
@@ -340,25 +302,12 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
         let own = link(&pid.to_string())
             .map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
         if link("self").is_ok_and(|launchers| launchers == own) {
-            return Err(Error::new(
-                "evidence",
-                format!("the {name} namespace is the launcher's own"),
-            ));
+            return Err(Error::new("evidence", format!("the {name} namespace is the launcher's own")));
         }
-        add(
-            "namespaces",
-            name,
-            own.to_string_lossy().into(),
-            Source::Kernel,
-        );
+        add("namespaces", name, own.to_string_lossy().into(), Source::Kernel);
     }
     for name in ["uid_map", "gid_map"] {
-        add(
-            "namespaces",
-            name,
-            read(name)?.split_whitespace().collect(),
-            Source::Kernel,
-        );
+        add("namespaces", name, read(name)?.split_whitespace().collect(), Source::Kernel);
     }
 
     let mounts: Vec<serde_json::Value> = read("mountinfo")?.lines().map(Into::into).collect();
@@ -374,39 +323,20 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
             "Seccomp" | "Seccomp_filters" => "seccomp",
             _ => continue,
         };
-        add(
-            layer,
-            name,
-            value
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-                .into(),
-            Source::Kernel,
-        );
+        add(layer, name, value.split_whitespace().collect::<Vec<_>>().join(" ").into(), Source::Kernel);
     }
     add("descriptors", "open", descriptors(pid)?, Source::Kernel);
 
     let names = plan.environment.iter().map(|entry| entry.to_string());
-    let names: Vec<serde_json::Value> = names
-        .map(|entry| entry.split('=').next().unwrap_or_default().into())
-        .collect();
+    let names: Vec<serde_json::Value> =
+        names.map(|entry| entry.split('=').next().unwrap_or_default().into()).collect();
     add("environment", "names", names.into(), Source::Installed);
 
-    let rules = plan
-        .provider
-        .iter()
-        .filter(|step| matches!(step, Step::AllowPath { .. }))
-        .count();
+    let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
     for step in &plan.provider {
         match step {
             Step::CreateRuleset { handled } => {
-                add(
-                    "landlock",
-                    "fs",
-                    crate::plan::landlock::rights(handled.fs).into(),
-                    Source::Installed,
-                );
+                add("landlock", "fs", crate::plan::landlock::rights(handled.fs).into(), Source::Installed);
                 add(
                     "landlock",
                     "scoped",
@@ -431,12 +361,7 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
                     hasher.update(insn.k.to_ne_bytes());
                 }
                 add("seccomp", "filter", name.clone().into(), Source::Installed);
-                add(
-                    "seccomp",
-                    "sha256",
-                    hex(&hasher.finalize()).into(),
-                    Source::Installed,
-                );
+                add("seccomp", "sha256", hex(&hasher.finalize()).into(), Source::Installed);
             }
             _ => {}
         }
@@ -454,9 +379,7 @@ fn descriptors(pid: i32) -> Result<serde_json::Value, Error> {
         let number = entry.file_name().to_string_lossy().into_owned();
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).map_err(failed)?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags
-            .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
-            .unwrap_or(0);
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
         if flags & libc::O_CLOEXEC == 0 {
             let target = fs::read_link(entry.path()).map_err(failed)?;
             open.insert(number, target.to_string_lossy().into());

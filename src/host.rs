@@ -124,9 +124,7 @@ impl Kind {
 }
 
 /// Beside `/usr`: links into it on a merged system, directories on others.
-const BESIDE_USR: [&str; 7] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-];
+const BESIDE_USR: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// What programs cannot start or name things without. No more: `/etc` also
 /// holds the host's own configuration.
@@ -191,18 +189,12 @@ const PROC_MASKS: [&str; 22] = [
 impl Host {
     /// Looks at the kernel, the system and each of `paths`.
     pub fn probe(ids: Ids, with_system: bool, paths: impl IntoIterator<Item = PathBuf>) -> Host {
-        let system = BESIDE_USR
-            .iter()
-            .chain(&ETC)
-            .map(PathBuf::from)
-            .filter(|_| with_system);
+        let system = BESIDE_USR.iter().chain(&ETC).map(PathBuf::from).filter(|_| with_system);
         Host {
             ids,
             landlock: landlock::abi(),
             seccomp: seccomp::is_available(),
-            system: system
-                .filter_map(|path| Some((path.clone(), system_entry(&path)?)))
-                .collect(),
+            system: system.filter_map(|path| Some((path.clone(), system_entry(&path)?))).collect(),
             proc_masks: PROC_MASKS
                 .into_iter()
                 .filter(|name| Path::new("/proc").join(name).exists())
@@ -231,30 +223,18 @@ const COPIED: u64 = 1 << 20;
 fn system_entry(path: &Path) -> Option<SystemEntry> {
     let (real, file) = match look_up(path) {
         Lookup::Found(file) => (path.to_owned(), file),
-        Lookup::Link {
-            target,
-            real: Some((real, _)),
-        } if real.starts_with("/usr") => {
+        Lookup::Link { target, real: Some((real, _)) } if real.starts_with("/usr") => {
             return Some(SystemEntry::Link(target));
         }
-        Lookup::Link {
-            real: Some((real, file)),
-            ..
-        } => (real, file),
+        Lookup::Link { real: Some((real, file)), .. } => (real, file),
         Lookup::Link { real: None, .. } | Lookup::Missing | Lookup::Failed(_) => return None,
     };
     match file.kind {
         Kind::File if path.starts_with("/etc") => {
             let mut content = Vec::new();
-            fs::File::open(&real)
-                .and_then(|file| file.take(COPIED + 1).read_to_end(&mut content))
-                .ok()?;
+            fs::File::open(&real).and_then(|file| file.take(COPIED + 1).read_to_end(&mut content)).ok()?;
             let fits = content.len() as u64 <= COPIED;
-            Some(if fits {
-                SystemEntry::Copy(content.into())
-            } else {
-                SystemEntry::View(real, file)
-            })
+            Some(if fits { SystemEntry::Copy(content.into()) } else { SystemEntry::View(real, file) })
         }
         Kind::File | Kind::Directory => Some(SystemEntry::View(real, file)),
         Kind::Fifo | Kind::Socket | Kind::Device => None,
@@ -282,10 +262,7 @@ fn open_file(path: &Path) -> Result<File, Errno> {
     let opened = fd::open_path(fd::CWD, &path).map_err(|failure| failure.errno)?;
     let stat = fd::stat(opened.as_fd()).map_err(|failure| failure.errno)?;
     Ok(File {
-        identity: Identity {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        },
+        identity: Identity { device: stat.st_dev, inode: stat.st_ino },
         kind: Kind::of_mode(stat.st_mode),
     })
 }

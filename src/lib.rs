@@ -56,12 +56,9 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
             Ok(false) => return 1,
             result => result.map(drop),
         },
-        Command::DemoHarness(HarnessOptions {
-            case,
-            dir,
-            lock,
-            in_tmp,
-        }) => demo::harness::run(&case, &dir, &lock, &in_tmp).map_err(demo_error),
+        Command::DemoHarness(HarnessOptions { case, dir, lock, in_tmp }) => {
+            demo::harness::run(&case, &dir, &lock, &in_tmp).map_err(demo_error)
+        }
         Command::DemoAgent { facts } => demo::agent::run(&facts).map_err(demo_error),
     };
     match result {
@@ -74,8 +71,8 @@ fn run_cell(options: RunOptions) -> u8 {
     if options.verbose > 0 {
         log_to_stderr(options.verbose);
     }
-    let prepared = load(&options.cell)
-        .and_then(|policy| Ok((policy, launch::ids::resolve(options.cell.run_as)?)));
+    let prepared =
+        load(&options.cell).and_then(|policy| Ok((policy, launch::ids::resolve(options.cell.run_as)?)));
     let outcome = match prepared {
         Ok((policy, ids)) => {
             let launch = launch::Options {
@@ -118,11 +115,8 @@ fn print_policy(command: PolicyCommand) -> Result<(), Error> {
     match command {
         PolicyCommand::Show(options) => {
             let policy = load(&options.cell)?;
-            let shown = if options.json {
-                policy::show::show_json(&policy)
-            } else {
-                policy::show::show(&policy)
-            };
+            let shown =
+                if options.json { policy::show::show_json(&policy) } else { policy::show::show(&policy) };
             print(&shown.map_err(policy_error)?)
         }
         PolicyCommand::Check(options) => {
@@ -175,11 +169,7 @@ fn fail(error: &Error) -> u8 {
 }
 
 fn log_to_stderr(verbose: u8) {
-    let level = if verbose == 1 {
-        tracing::Level::INFO
-    } else {
-        tracing::Level::DEBUG
-    };
+    let level = if verbose == 1 { tracing::Level::INFO } else { tracing::Level::DEBUG };
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(io::stderr)

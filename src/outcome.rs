@@ -77,19 +77,8 @@ impl From<&libc::rusage> for Usage {
 impl Outcome {
     /// A run that came to nothing.
     pub fn failed(error: Error, wall: Duration) -> Outcome {
-        let class = if matches!(error.exit_code, 126 | 127) {
-            Class::ExecFailed
-        } else {
-            Class::SetupFailed
-        };
-        Outcome {
-            class,
-            code: None,
-            signal: None,
-            error: Some(error),
-            wall,
-            usage: Usage::default(),
-        }
+        let class = if matches!(error.exit_code, 126 | 127) { Class::ExecFailed } else { Class::SetupFailed };
+        Outcome { class, code: None, signal: None, error: Some(error), wall, usage: Usage::default() }
     }
 
     /// The launcher's own exit code.
@@ -104,8 +93,6 @@ impl Outcome {
 
     /// Whether the run may go well elsewhere: true for faults of the host alone.
     pub fn is_retryable(&self) -> bool {
-        self.error
-            .as_ref()
-            .is_some_and(|error| error.fault.is_some())
+        self.error.as_ref().is_some_and(|error| error.fault.is_some())
     }
 }

@@ -44,9 +44,7 @@ impl Record {
     /// The record as bytes.
     pub fn encode(self) -> [u8; LENGTH] {
         let (kind, call, step, first, second) = match self {
-            Record::Failed { step, failure } => {
-                (FAILED, failure.call as u8, step, failure.errno as i32, 0)
-            }
+            Record::Failed { step, failure } => (FAILED, failure.call as u8, step, failure.errno as i32, 0),
             Record::Terminal => (TERMINAL, 0, 0, 0, 0),
             Record::AtGate { root_listing } => (AT_GATE, 0, 0, root_listing, 0),
             Record::Ended { code, status } => (ENDED, 0, 0, code, status),
@@ -65,24 +63,16 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Option<Record> {
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
         let step = u16::from_ne_bytes([bytes[2], bytes[3]]);
-        let [first, second] = [4, 8]
-            .map(|at| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        let [first, second] =
+            [4, 8].map(|at| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
         Some(match bytes[0] {
             FAILED => Record::Failed {
                 step,
-                failure: Failure {
-                    call: Call::from_number(bytes[1])?,
-                    errno: Errno::from_raw(first),
-                },
+                failure: Failure { call: Call::from_number(bytes[1])?, errno: Errno::from_raw(first) },
             },
             TERMINAL => Record::Terminal,
-            AT_GATE => Record::AtGate {
-                root_listing: first,
-            },
-            ENDED => Record::Ended {
-                code: first,
-                status: second,
-            },
+            AT_GATE => Record::AtGate { root_listing: first },
+            ENDED => Record::Ended { code: first, status: second },
             STOPPED => Record::Stopped,
             _ => return None,
         })
@@ -96,19 +86,10 @@ mod tests {
     #[test]
     fn every_record_survives_the_pipe() {
         for record in [
-            Record::Failed {
-                step: 700,
-                failure: Failure {
-                    call: Call::Write,
-                    errno: Errno::ENOSPC,
-                },
-            },
+            Record::Failed { step: 700, failure: Failure { call: Call::Write, errno: Errno::ENOSPC } },
             Record::Terminal,
             Record::AtGate { root_listing: 13 },
-            Record::Ended {
-                code: libc::CLD_KILLED,
-                status: 31,
-            },
+            Record::Ended { code: libc::CLD_KILLED, status: 31 },
             Record::Stopped,
         ] {
             assert_eq!(Record::decode(&record.encode()), Some(record));

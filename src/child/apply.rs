@@ -6,15 +6,10 @@ use super::{Child, Stream};
 use crate::plan::Step;
 use crate::report::Record;
 use crate::sys::clone::exit;
-use crate::sys::{
-    Call, Errno, Failure, Result, credentials, fd, landlock, mount, net, seccomp, signal, tty,
-};
+use crate::sys::{Call, Errno, Failure, Result, credentials, fd, landlock, mount, net, seccomp, signal, tty};
 
 /// What the kernel would say of a ruleset that was never made.
-const NO_RULESET: Failure = Failure {
-    call: Call::LandlockRestrictSelf,
-    errno: Errno::EBADF,
-};
+const NO_RULESET: Failure = Failure { call: Call::LandlockRestrictSelf, errno: Errno::EBADF };
 
 impl Child<'_> {
     /// Takes one step. `StartProvider` and `Execute` are taken by who calls.
@@ -26,43 +21,23 @@ impl Child<'_> {
             Step::DieWithLauncher => self.die_with_launcher(),
             Step::NewRoot => {
                 let options = [(c"mode", c"0755")];
-                let root = mount::make(
-                    c"tmpfs",
-                    options.into_iter(),
-                    mount::NO_SUID | mount::NO_DEV,
-                )?;
+                let root = mount::make(c"tmpfs", options.into_iter(), mount::NO_SUID | mount::NO_DEV)?;
                 mount::attach_over_root(&root)
             }
             Step::MakeDirectory { path, mode } => fd::make_directory(fd::CWD, path, *mode),
             Step::MakeSymlink { path, target } => fd::make_symlink(target, path),
             Step::MakeFile { path, content } => fd::make_file(path, content, 0o644),
-            Step::Bind {
-                source,
-                identity,
-                path,
-                attributes,
-                ..
-            } => {
+            Step::Bind { source, identity, path, attributes, .. } => {
                 let tree = mount::copy(source, *identity)?;
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)
             }
-            Step::Mount {
-                filesystem,
-                options,
-                path,
-                attributes,
-                ..
-            } => {
+            Step::Mount { filesystem, options, path, attributes, .. } => {
                 let options = options.iter().map(|(key, value)| (&**key, &**value));
                 let tree = mount::make(filesystem, options, *attributes)?;
                 mount::attach(&tree, path)
             }
-            Step::Cover {
-                source,
-                path,
-                attributes,
-            } => {
+            Step::Cover { source, path, attributes } => {
                 let tree = mount::copy_inside(source)?;
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)

@@ -30,14 +30,8 @@ pub fn run(child: &Child) -> ! {
 
 fn start_provider(init: &Child) -> crate::sys::Result<i32> {
     let waits_at_gate = init.plan.provider.contains(&Step::WaitAtGate);
-    let memory = if waits_at_gate {
-        Memory::Copied
-    } else {
-        Memory::Shared
-    };
-    let Some(mut stack) = init.stack.take() else {
-        exit(125)
-    };
+    let memory = if waits_at_gate { Memory::Copied } else { Memory::Shared };
+    let Some(mut stack) = init.stack.take() else { exit(125) };
     let pid = child(&mut stack, memory, provider::run, init);
     // Freeing is no business of PID 1.
     std::mem::forget(stack);
@@ -57,10 +51,7 @@ fn watch(child: &Child, provider: i32) -> ! {
             }
             let record = match change.code {
                 libc::CLD_STOPPED => Record::Stopped,
-                code => Record::Ended {
-                    code,
-                    status: change.status,
-                },
+                code => Record::Ended { code, status: change.status },
             };
             // A launcher that has gone takes the cell along by itself.
             let _ = fd::write(child.status, &record.encode());

@@ -35,11 +35,7 @@ const fn sign(stage: Stage, call: Option<Call>, errno: &'static [Errno]) -> Sign
 pub const FAULTS: [Fault; 6] = [
     Fault {
         name: "userns-refused",
-        signs: &[sign(
-            Stage::Namespaces,
-            None,
-            &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS],
-        )],
+        signs: &[sign(Stage::Namespaces, None, &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS])],
         cause: "this host lets an ordinary user make no user namespace: a container's or service's seccomp filter, a \
                 security module, a chroot, or a kernel without them",
         remedy: "in a container allow clone and unshare with namespace flags (Docker: --security-opt \
@@ -49,11 +45,7 @@ pub const FAULTS: [Fault; 6] = [
     },
     Fault {
         name: "namespace-limit",
-        signs: &[sign(
-            Stage::Namespaces,
-            None,
-            &[Errno::ENOSPC, Errno::EUSERS],
-        )],
+        signs: &[sign(Stage::Namespaces, None, &[Errno::ENOSPC, Errno::EUSERS])],
         cause: "a limit on namespaces is used up or zero, here or in an outer user namespace; this is not disk space",
         remedy: "raise user.max_user_namespaces and its siblings (sysctl user), end what holds the namespaces (lsns), \
                  or start outside a sandbox that forbids inner ones",
@@ -62,11 +54,7 @@ pub const FAULTS: [Fault; 6] = [
         name: "uid-map-refused",
         signs: &[
             sign(Stage::Ids, Some(Call::Open), &[Errno::EACCES, Errno::EPERM]),
-            sign(
-                Stage::Ids,
-                Some(Call::Write),
-                &[Errno::EPERM, Errno::EACCES],
-            ),
+            sign(Stage::Ids, Some(Call::Write), &[Errno::EPERM, Errno::EACCES]),
         ],
         cause: "the user namespace was made, but its id map may not be written: AppArmor's rule on unprivileged user \
                 namespaces (Ubuntu 23.10 and later), or root without CAP_SETFCAP",
@@ -92,11 +80,7 @@ pub const FAULTS: [Fault; 6] = [
             sign(Stage::Mounts, Some(Call::MoveMount), &[Errno::EACCES]),
             sign(Stage::Mounts, Some(Call::OpenTree), &[Errno::EACCES]),
             sign(Stage::Dev, None, &[Errno::EPERM, Errno::ENOSYS]),
-            sign(
-                Stage::Root,
-                None,
-                &[Errno::EPERM, Errno::EACCES, Errno::ENOSYS],
-            ),
+            sign(Stage::Root, None, &[Errno::EPERM, Errno::EACCES, Errno::ENOSYS]),
         ],
         cause: "the namespaces are there, but mounting is refused: by AppArmor or SELinux (EACCES), by an outer \
                 Landlock domain or seccomp filter (EPERM), or by a kernel before 5.14 (ENOSYS)",
@@ -111,12 +95,7 @@ const LANDLOCK: Fault = Fault {
     signs: &[sign(
         Stage::Landlock,
         Some(Call::LandlockCreateRuleset),
-        &[
-            Errno::EOPNOTSUPP,
-            Errno::ENOSYS,
-            Errno::EINVAL,
-            Errno::ENOMSG,
-        ],
+        &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EINVAL, Errno::ENOMSG],
     )],
     cause: "Landlock is not built in, not among the kernel's active security modules, hidden by an outer filter, or \
             older than the policy asks for",
@@ -141,9 +120,7 @@ pub fn landlock(found: u32, needed: u32) -> Error {
         0 => format!("no Landlock, where ABI {needed} is needed"),
         found => format!("Landlock ABI {found}, where {needed} is needed"),
     };
-    let mut error = Error::new("landlock", what)
-        .cause(LANDLOCK.cause)
-        .remedy(LANDLOCK.remedy);
+    let mut error = Error::new("landlock", what).cause(LANDLOCK.cause).remedy(LANDLOCK.remedy);
     error.fault = Some(LANDLOCK.name);
     error
 }
@@ -155,13 +132,7 @@ mod tests {
     #[test]
     fn names_are_unique() {
         for (index, fault) in FAULTS.iter().enumerate() {
-            assert!(
-                FAULTS[index + 1..]
-                    .iter()
-                    .all(|other| other.name != fault.name),
-                "{}",
-                fault.name
-            );
+            assert!(FAULTS[index + 1..].iter().all(|other| other.name != fault.name), "{}", fault.name);
         }
     }
 
@@ -170,14 +141,8 @@ mod tests {
         for fault in &FAULTS {
             for sign in fault.signs {
                 for &errno in sign.errno {
-                    let failure = Failure {
-                        call: sign.call.unwrap_or(Call::Clone),
-                        errno,
-                    };
-                    assert_eq!(
-                        explain(sign.stage, failure).map(|found| found.name),
-                        Some(fault.name)
-                    );
+                    let failure = Failure { call: sign.call.unwrap_or(Call::Clone), errno };
+                    assert_eq!(explain(sign.stage, failure).map(|found| found.name), Some(fault.name));
                 }
             }
         }
@@ -185,10 +150,7 @@ mod tests {
 
     #[test]
     fn an_errno_that_speaks_for_no_fault_is_left_alone() {
-        let failure = Failure {
-            call: Call::Openat2,
-            errno: Errno::ENOENT,
-        };
+        let failure = Failure { call: Call::Openat2, errno: Errno::ENOENT };
         assert_eq!(explain(Stage::Mounts, failure), None);
     }
 }

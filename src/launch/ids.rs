@@ -22,33 +22,24 @@ pub fn resolve(run_as: Option<RunAs>) -> Result<Ids, Error> {
                 .cause("only root can run a cell as somebody else")
                 .remedy("leave --run-as away, or start with sudo"));
         }
-        return Ok(Ids {
-            uid,
-            gid,
-            started_by_root: false,
-        });
+        return Ok(Ids { uid, gid, started_by_root: false });
     }
     match run_as.or_else(sudo_caller) {
         Some(RunAs { uid, gid }) => Ok(Ids { uid, gid, started_by_root: true }),
         None => Err(Error::new("ids", "started by root, and no other id is named")
-            .cause("a cell never keeps the kernel's user 0: without a capability it still owns the host's files")
-            .remedy("name an ordinary id with --run-as UID:GID, or start with sudo from an ordinary account")),
+            .cause(
+                "a cell never keeps the kernel's user 0: without a capability it still owns the host's files",
+            )
+            .remedy(
+                "name an ordinary id with --run-as UID:GID, or start with sudo from an ordinary account",
+            )),
     }
 }
 
 /// Who called sudo(8), unless that was root.
 fn sudo_caller() -> Option<RunAs> {
-    let number = |name| {
-        std::env::var(name)
-            .ok()?
-            .parse()
-            .ok()
-            .filter(|&id: &u32| id != 0)
-    };
-    Some(RunAs {
-        uid: number("SUDO_UID")?,
-        gid: number("SUDO_GID")?,
-    })
+    let number = |name| std::env::var(name).ok()?.parse().ok().filter(|&id: &u32| id != 0);
+    Some(RunAs { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? })
 }
 
 /// Drops root's supplementary groups, which a child in a new user namespace
@@ -73,7 +64,9 @@ pub(super) fn write_maps(child: i32, ids: Ids, report: BorrowedFd) -> Result<(),
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
             Error::new("ids", format!("{name} of the cell cannot be written"))
                 .errno(errno)
-                .cause(format!("{uid}:{gid} is not mapped here, or root lacks CAP_SETUID, CAP_SETGID or CAP_SETFCAP"))
+                .cause(format!(
+                    "{uid}:{gid} is not mapped here, or root lacks CAP_SETUID, CAP_SETGID or CAP_SETFCAP"
+                ))
                 .remedy("name an id that exists in this container, or give the container these capabilities")
         })?;
     }
@@ -88,9 +81,8 @@ pub(super) fn as_run<T>(ids: Ids, work: impl FnOnce() -> Result<T, Error>) -> Re
         return work();
     }
     let switch = |uid, gid| seteuid(Uid::from_raw(uid)).and(setegid(Gid::from_raw(gid)));
-    let failed = |errno: Errno| {
-        Error::new("ids", format!("cannot become {}:{}", ids.uid, ids.gid)).errno(errno)
-    };
+    let failed =
+        |errno: Errno| Error::new("ids", format!("cannot become {}:{}", ids.uid, ids.gid)).errno(errno);
     setegid(Gid::from_raw(ids.gid)).map_err(failed)?;
     seteuid(Uid::from_raw(ids.uid)).map_err(failed)?;
     let result = work();

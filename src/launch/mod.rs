@@ -64,15 +64,8 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
             return outcome;
         }
     };
-    let mut outcome = launch(
-        policy,
-        command,
-        options,
-        &mut status,
-        report.as_mut(),
-        started,
-    )
-    .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
+    let mut outcome = launch(policy, command, options, &mut status, report.as_mut(), started)
+        .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
     if let Some(Err(error)) = report.map(|report| report.finish(&outcome))
         && outcome.error.is_none()
     {
@@ -140,9 +133,7 @@ fn launch(
 
     let running = Running::new(cell, stdio, &policy.cell, started);
     let ended = running.supervise(|event| match (event, &mut report) {
-        (Event::AtGate { pid, root_listing }, Some(report)) => {
-            report.applied(&plan, pid, root_listing)
-        }
+        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
         (Event::AtGate { .. }, None) => Ok(()),
         (Event::Executed, _) => {
             status.executed();
@@ -154,29 +145,22 @@ fn launch(
         None => ended.refused.clone(),
     };
     Ok(match error {
-        Some(error) => Outcome {
-            usage: ended.usage(),
-            ..Outcome::failed(error, ended.wall)
-        },
+        Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
         None => ended.outcome(),
     })
 }
 
 /// Looks at all that a plan for this policy rests on.
 pub fn probe(policy: &Policy, ids: Ids) -> Host {
-    Host::probe(
-        ids,
-        policy.filesystem.system == System::Minimal,
-        plan::paths(policy),
-    )
+    Host::probe(ids, policy.filesystem.system == System::Minimal, plan::paths(policy))
 }
 
 /// Takes a namespace that the host refuses off the next plan, where the policy
 /// allows that; cgroup first, as it holds least.
 fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(), Error> {
-    let waivable = [Layer::Cgroup, Layer::Network].into_iter().find(|layer| {
-        policy.require.allow_missing.contains(layer) && !host.refused.contains(layer)
-    });
+    let waivable = [Layer::Cgroup, Layer::Network]
+        .into_iter()
+        .find(|layer| policy.require.allow_missing.contains(layer) && !host.refused.contains(layer));
     host.refused.push(waivable.ok_or(error)?);
     Ok(())
 }
@@ -188,16 +172,11 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
         pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
     fcntl(&status, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
         .map_err(|errno| cannot("the pipe is unusable", errno))?;
-    let (report, child_report) = socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )
-    .map_err(|errno| cannot("no socket can be made", errno))?;
+    let (report, child_report) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(|errno| cannot("no socket can be made", errno))?;
     // Each record then tells its sender's pid, as this namespace counts.
-    setsockopt(&report, sockopt::PassCred, &true)
-        .map_err(|errno| cannot("the socket is unusable", errno))?;
+    setsockopt(&report, sockopt::PassCred, &true).map_err(|errno| cannot("the socket is unusable", errno))?;
 
     let child = Child {
         plan,
@@ -214,32 +193,18 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     credentials::set_dumpable(true).map_err(|failure| cannot("prctl", failure.errno))?;
     // None may reach the child before it has forgotten the launcher's handlers.
     signal::block_all().map_err(|failure| cannot("signals cannot be blocked", failure.errno))?;
-    let namespaces = plan
-        .namespaces
-        .iter()
-        .fold(0, |flags, namespace| flags | namespace.flag());
+    let namespaces = plan.namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
     let side = into_namespaces(namespaces);
     if matches!(side, Ok(Side::Child)) {
         child::run(&child);
     }
-    let Side::Parent { pid, pidfd } = side.map_err(|failure| refused_namespaces(plan, failure))?
-    else {
+    let Side::Parent { pid, pidfd } = side.map_err(|failure| refused_namespaces(plan, failure))? else {
         unreachable!("the child does not return");
     };
     let signals = supervise::signals().map_err(|errno| cannot("signals cannot be read", errno));
-    let maps = if ids.started_by_root {
-        ids::write_maps(pid, ids, report.as_fd())
-    } else {
-        Ok(())
-    };
+    let maps = if ids.started_by_root { ids::write_maps(pid, ids, report.as_fd()) } else { Ok(()) };
     match maps.and(signals) {
-        Ok(signals) => Ok(Started {
-            pid,
-            pidfd,
-            report,
-            status,
-            signals,
-        }),
+        Ok(signals) => Ok(Started { pid, pidfd, report, status, signals }),
         Err(error) => {
             // Nothing of a cell may be left behind, not even a zombie.
             let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
@@ -250,16 +215,8 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
 }
 
 fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
-    let names: Vec<&str> = plan
-        .namespaces
-        .iter()
-        .map(|namespace| namespace.name())
-        .collect();
-    let what = format!(
-        "{} with {} namespaces",
-        failure.call.name(),
-        names.join(", ")
-    );
+    let names: Vec<&str> = plan.namespaces.iter().map(|namespace| namespace.name()).collect();
+    let what = format!("{} with {} namespaces", failure.call.name(), names.join(", "));
     let error = Error::new(Stage::Namespaces.name(), what).errno(failure.errno);
     with_fault(error, Stage::Namespaces, failure)
 }
@@ -267,14 +224,10 @@ fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
 /// The words for a step that failed in the child.
 fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
     let Some(step) = plan.step(index) else {
-        return Error::new(
-            "launch",
-            format!("the child speaks of a step {index} that is not planned"),
-        );
+        return Error::new("launch", format!("the child speaks of a step {index} that is not planned"));
     };
     let stage = step.stage();
-    let error =
-        Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
+    let error = Error::new(stage.name(), format!("{step}: {}", failure.call.name())).errno(failure.errno);
     match (step, failure.call, failure.errno) {
         (Step::Execute, Call::Execve, errno) => not_executed(plan, errno),
         (Step::Bind { source, .. }, Call::Identity, _) => error
@@ -302,13 +255,8 @@ fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
 }
 
 fn not_executed(plan: &Plan, errno: Errno) -> Error {
-    let command = plan
-        .arguments
-        .first()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let error =
-        Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
+    let command = plan.arguments.first().map(ToString::to_string).unwrap_or_default();
+    let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
         Errno::ENOENT | Errno::ENOTDIR => error
             .cause("the cell has no such program, or not the interpreter that its first line names")

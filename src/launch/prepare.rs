@@ -14,29 +14,21 @@ use crate::sys::{Errno, Failure, fd};
 
 /// Makes those exposures that are missing and are to be created.
 pub(super) fn make_missing(exposures: &[Expose]) -> Result<(), Error> {
-    exposures
-        .iter()
-        .filter(|expose| expose.create)
-        .try_for_each(make)
+    exposures.iter().filter(|expose| expose.create).try_for_each(make)
 }
 
 fn make(expose: &Expose) -> Result<(), Error> {
     let failed = |failure: Failure| {
-        let error = Error::new(
-            "prepare",
-            format!(
-                "{}: {} cannot be made",
-                expose.origin,
-                expose.path.display()
-            ),
-        )
-        .errno(failure.errno);
+        let error =
+            Error::new("prepare", format!("{}: {} cannot be made", expose.origin, expose.path.display()))
+                .errno(failure.errno);
         match failure.errno {
             Errno::ELOOP | Errno::ENOTDIR => error
                 .cause("a component of the path is a symbolic link or no directory")
                 .remedy("remove what stands in the way, or name the real path"),
-            Errno::EACCES | Errno::EROFS => error
-                .remedy("make it before the run, or expose a path that the run's user may make"),
+            Errno::EACCES | Errno::EROFS => {
+                error.remedy("make it before the run, or expose a path that the run's user may make")
+            }
             _ => error,
         }
     };
@@ -67,10 +59,7 @@ fn enter(path: &Path) -> Result<OwnedFd, Failure> {
         };
         let name = component(name.as_bytes());
         directory = match fd::open_path(directory.as_raw_fd(), &name) {
-            Err(Failure {
-                errno: Errno::ENOENT,
-                ..
-            }) => {
+            Err(Failure { errno: Errno::ENOENT, .. }) => {
                 fd::make_directory(directory.as_raw_fd(), &name, 0o700)?;
                 fd::open_path(directory.as_raw_fd(), &name)?
             }

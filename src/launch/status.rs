@@ -24,11 +24,7 @@ pub struct StatusLine {
 
 /// What happened to the run.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(
-    tag = "event",
-    rename_all = "kebab-case",
-    rename_all_fields = "kebab-case"
-)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum StatusEvent {
     /// What will be done is settled.
     Plan {
@@ -67,19 +63,16 @@ impl Status {
         };
         match fd::duplicate(fd) {
             Ok(copy) => Ok(Status(Some(copy.into()))),
-            Err(failure) => Err(Error::new(
-                "status",
-                format!("--json-status-fd {fd}: descriptor {fd} is not open"),
-            )
-            .errno(failure.errno)
-            .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`")),
+            Err(failure) => {
+                Err(Error::new("status", format!("--json-status-fd {fd}: descriptor {fd} is not open"))
+                    .errno(failure.errno)
+                    .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"))
+            }
         }
     }
 
     pub fn setup(&mut self, plan: &Plan, child_pid: i32) {
-        self.write(StatusEvent::Plan {
-            steps: plan.init.len() + plan.provider.len(),
-        });
+        self.write(StatusEvent::Plan { steps: plan.init.len() + plan.provider.len() });
         self.write(StatusEvent::Setup { child_pid });
     }
 
@@ -99,8 +92,7 @@ impl Status {
 
     fn write(&mut self, event: StatusEvent) {
         let Some(file) = &mut self.0 else { return };
-        let line = serde_json::to_string(&StatusLine { version: 1, event })
-            .expect("plain values serialize");
+        let line = serde_json::to_string(&StatusLine { version: 1, event }).expect("plain values serialize");
         // Who does not listen any more misses nothing.
         if file.write_all(format!("{line}\n").as_bytes()).is_err() {
             self.0 = None;

@@ -44,9 +44,7 @@ impl Stdio {
         for (index, name) in NAMES.into_iter().enumerate() {
             let fd = open_stream(index, name)?;
             let file = File::from(fd);
-            let stat = file
-                .metadata()
-                .map_err(|error| refuse(name, error.to_string()))?;
+            let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
                 Kind::Fifo | Kind::Socket => {}
                 Kind::Device if stat.rdev() == NULL => {}
@@ -55,23 +53,15 @@ impl Stdio {
                     stdio.terminal.get_or_insert(file.into());
                 }
                 Kind::Device => {
-                    return Err(refuse(
-                        name,
-                        "it is a device of the host other than /dev/null",
-                    ));
+                    return Err(refuse(name, "it is a device of the host other than /dev/null"));
                 }
                 Kind::Directory => {
-                    return Err(refuse(
-                        name,
-                        "it is a directory, by which `..` leads out of the cell",
-                    ));
+                    return Err(refuse(name, "it is a directory, by which `..` leads out of the cell"));
                 }
                 Kind::File => {
                     // One file behind two streams keeps its order only through one pipe.
                     let identity = (stat.dev(), stat.ino());
-                    let twin = copied
-                        .iter()
-                        .find(|(other, at)| *other == identity && *at > 0 && index > 0);
+                    let twin = copied.iter().find(|(other, at)| *other == identity && *at > 0 && index > 0);
                     if let Some(&(_, twin)) = twin {
                         stdio.streams[index] = stdio.streams[twin];
                         continue;
@@ -88,23 +78,12 @@ impl Stdio {
 
     fn copy(&mut self, index: usize, file: File) -> nix::Result<()> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-        let (given, ours) = if index == 0 {
-            (read, write)
-        } else {
-            (write, read)
-        };
+        let (given, ours) = if index == 0 { (read, write) } else { (write, read) };
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         self.streams[index] = Stream::Descriptor(given.as_raw_fd());
         self.copies.push(match index {
-            0 => Copy::ToProvider {
-                file,
-                pipe: File::from(ours),
-                pending: Vec::new(),
-            },
-            _ => Copy::FromProvider {
-                pipe: File::from(ours),
-                file,
-            },
+            0 => Copy::ToProvider { file, pipe: File::from(ours), pending: Vec::new() },
+            _ => Copy::FromProvider { pipe: File::from(ours), file },
         });
         self.given.push(given);
         Ok(())
@@ -124,14 +103,9 @@ fn open_stream(index: usize, name: &str) -> Result<OwnedFd, Error> {
 }
 
 fn refuse(name: &str, why: impl Into<String>) -> Error {
-    Error::new(
-        "descriptors",
-        format!("{name} cannot be given to the provider"),
-    )
-    .cause(why)
-    .remedy(format!(
-        "redirect {name} from or to a pipe, a file, a terminal or /dev/null"
-    ))
+    Error::new("descriptors", format!("{name} cannot be given to the provider"))
+        .cause(why)
+        .remedy(format!("redirect {name} from or to a pipe, a file, a terminal or /dev/null"))
 }
 
 /// Checks the descriptors that are to be passed.
@@ -141,17 +115,13 @@ pub(super) fn check_passed(fds: &[i32]) -> Result<(), Error> {
         let stat = std::fs::metadata(format!("/proc/self/fd/{fd}"));
         match stat {
             Err(_) => {
-                return Err(
-                    error(format!("--pass-fd {fd}: descriptor {fd} is not open"))
-                        .remedy("open it in the shell, as in `cellblock run --pass-fd 3 … 3<FILE`"),
-                );
+                return Err(error(format!("--pass-fd {fd}: descriptor {fd} is not open"))
+                    .remedy("open it in the shell, as in `cellblock run --pass-fd 3 … 3<FILE`"));
             }
             Ok(stat) if stat.is_dir() => {
-                return Err(
-                    error(format!("--pass-fd {fd}: descriptor {fd} is a directory"))
-                        .cause("by a directory `..` leads out of the cell")
-                        .remedy("show the directory with --ro-bind or --bind"),
-                );
+                return Err(error(format!("--pass-fd {fd}: descriptor {fd} is a directory"))
+                    .cause("by a directory `..` leads out of the cell")
+                    .remedy("show the directory with --ro-bind or --bind"));
             }
             Ok(_) => {}
         }
@@ -162,11 +132,7 @@ pub(super) fn check_passed(fds: &[i32]) -> Result<(), Error> {
 /// Bytes that the launcher carries between a file and a pipe.
 pub(super) enum Copy {
     /// Standard input.
-    ToProvider {
-        file: File,
-        pipe: File,
-        pending: Vec<u8>,
-    },
+    ToProvider { file: File, pipe: File, pending: Vec<u8> },
     /// Standard output or error.
     FromProvider { pipe: File, file: File },
 }
@@ -189,11 +155,7 @@ impl Copy {
     /// Carries what can be carried without waiting; false at the end.
     pub fn step(&mut self) -> bool {
         match self {
-            Copy::ToProvider {
-                file,
-                pipe,
-                pending,
-            } => {
+            Copy::ToProvider { file, pipe, pending } => {
                 if pending.is_empty() {
                     pending.resize(CHUNK, 0);
                     let got = file.read(pending).unwrap_or(0);

@@ -33,12 +33,7 @@ const PASSED_ON: [Signal; 9] = [
 ];
 
 /// Those of them that tell the run to end.
-const ENDING: [Signal; 4] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-];
+const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// How long the outputs of a cell that has ended may keep the launcher: what a
 /// pipe holds is there at once, and only a reader that hangs keeps it longer.
@@ -172,8 +167,7 @@ impl Running {
         }
         let timeout = self.deadline().map_or(PollTimeout::NONE, |deadline| {
             // One millisecond more than is left, so that it has passed by then.
-            let left =
-                deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         if poll(&mut fds, timeout).is_err() {
@@ -194,19 +188,12 @@ impl Running {
             return None;
         }
         let timeout = self.started + self.timeout?;
-        Some(if self.state.timed_out {
-            timeout + self.grace
-        } else {
-            timeout
-        })
+        Some(if self.state.timed_out { timeout + self.grace } else { timeout })
     }
 
     /// TERM when the time is up, and KILL when the grace is over too.
     fn keep_time(&mut self) {
-        if self
-            .deadline()
-            .is_none_or(|deadline| Instant::now() < deadline)
-        {
+        if self.deadline().is_none_or(|deadline| Instant::now() < deadline) {
             return;
         }
         if self.state.timed_out || !self.state.executed {
@@ -292,10 +279,7 @@ impl Running {
                 }
             }
             Some(Record::AtGate { root_listing }) => {
-                if tell(Event::AtGate {
-                    pid: message.pid,
-                    root_listing,
-                }) {
+                if tell(Event::AtGate { pid: message.pid, root_listing }) {
                     // A child that has gone meanwhile is seen by its end.
                     let _ = crate::sys::fd::write(report.as_raw_fd(), b"g");
                 }
@@ -354,12 +338,7 @@ impl Running {
         if let Some(mut relay) = self.relay.take() {
             relay.finish();
         }
-        Ended {
-            end,
-            state: self.state,
-            wall: self.started.elapsed(),
-            refused,
-        }
+        Ended { end, state: self.state, wall: self.started.elapsed(), refused }
     }
 }
 
@@ -402,11 +381,7 @@ fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
         }
     }
     let length = message.bytes;
-    Ok((length > 0).then(|| Message {
-        record: Record::decode(&bytes[..length]),
-        pid,
-        descriptor,
-    }))
+    Ok((length > 0).then(|| Message { record: Record::decode(&bytes[..length]), pid, descriptor }))
 }
 
 /// A cell that is no more.
@@ -421,11 +396,7 @@ pub(super) struct Ended {
 impl Ended {
     /// The outcome of a provider that ran.
     pub fn outcome(&self) -> Outcome {
-        let usage = self
-            .end
-            .as_ref()
-            .map(|end| Usage::from(&end.usage))
-            .unwrap_or_default();
+        let usage = self.end.as_ref().map(|end| Usage::from(&end.usage)).unwrap_or_default();
         // Init itself is only ever killed: by its own kernel's memory pressure, or from outside.
         let (code, signal) = match self.state.ended {
             Some((libc::CLD_EXITED, code)) => (Some(code), None),
@@ -439,20 +410,10 @@ impl Ended {
             Some(_) => Class::Signaled,
             None => Class::Exited,
         };
-        Outcome {
-            class,
-            code,
-            signal,
-            error: None,
-            wall: self.wall,
-            usage,
-        }
+        Outcome { class, code, signal, error: None, wall: self.wall, usage }
     }
 
     pub fn usage(&self) -> Usage {
-        self.end
-            .as_ref()
-            .map(|end| Usage::from(&end.usage))
-            .unwrap_or_default()
+        self.end.as_ref().map(|end| Usage::from(&end.usage)).unwrap_or_default()
     }
 }

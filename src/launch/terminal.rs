@@ -28,10 +28,7 @@ const CHUNK: usize = 4096;
 
 impl Relay {
     pub fn new(terminal: OwnedFd, master: OwnedFd) -> nix::Result<Relay> {
-        fcntl(
-            &master,
-            FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK),
-        )?;
+        fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
         let mut relay = Relay {
             terminal: reopen(terminal),
             master: master.into(),
@@ -86,10 +83,7 @@ impl Relay {
         if !self.to_provider.is_empty() {
             master |= PollFlags::POLLOUT;
         }
-        [
-            PollFd::new(self.terminal.as_fd(), terminal),
-            PollFd::new(self.master.as_fd(), master),
-        ]
+        [PollFd::new(self.terminal.as_fd(), terminal), PollFd::new(self.master.as_fd(), master)]
     }
 
     /// Carries what can be carried; false when the cell's side has ended.
@@ -106,9 +100,7 @@ impl Relay {
     pub fn finish(&mut self) {
         while self.step() {
             let mut terminal = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLOUT)];
-            if self.to_caller.is_empty()
-                || !matches!(nix::poll::poll(&mut terminal, 1000u16), Ok(1))
-            {
+            if self.to_caller.is_empty() || !matches!(nix::poll::poll(&mut terminal, 1000u16), Ok(1)) {
                 break;
             }
         }

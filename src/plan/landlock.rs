@@ -32,16 +32,8 @@ pub enum Grant {
 /// The domain of a host with this ABI, without its rules.
 pub fn handled(abi: u32, with_files: bool, with_scopes: bool) -> Handled {
     let abi = known(abi);
-    let fs = if with_files {
-        AccessFs::from_all(abi).bits()
-    } else {
-        0
-    };
-    let scoped = if with_scopes {
-        Scope::from_all(abi).bits()
-    } else {
-        0
-    };
+    let fs = if with_files { AccessFs::from_all(abi).bits() } else { 0 };
+    let scoped = if with_scopes { Scope::from_all(abi).bits() } else { 0 };
     Handled { fs, net: 0, scoped }
 }
 
@@ -56,17 +48,11 @@ pub fn allow(abi: u32, path: Text, grant: Grant, is_directory: bool) -> Option<S
         Grant::ReadWrite => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
         // Truncation too: a shell's `>` opens with O_TRUNC, which a FIFO ignores.
         Grant::Write => AccessFs::WriteFile | AccessFs::Truncate,
-        Grant::Device => {
-            AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
-        }
+        Grant::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
         Grant::Nothing => BitFlags::EMPTY,
     };
     // A right that only directories have is EINVAL in a rule on anything else.
-    let legal = if is_directory {
-        all
-    } else {
-        AccessFs::from_file(abi)
-    };
+    let legal = if is_directory { all } else { AccessFs::from_file(abi) };
     let access = (wanted & legal).bits();
     (access != 0).then_some(Step::AllowPath { path, access })
 }
@@ -78,18 +64,12 @@ fn known(abi: u32) -> ABI {
 
 /// The names of file rights.
 pub fn rights(bits: u64) -> Vec<String> {
-    BitFlags::<AccessFs>::from_bits_truncate(bits)
-        .iter()
-        .map(|right| format!("{right:?}"))
-        .collect()
+    BitFlags::<AccessFs>::from_bits_truncate(bits).iter().map(|right| format!("{right:?}")).collect()
 }
 
 /// The names of scopes.
 pub fn scopes(bits: u64) -> Vec<String> {
-    BitFlags::<Scope>::from_bits_truncate(bits)
-        .iter()
-        .map(|scope| format!("{scope:?}"))
-        .collect()
+    BitFlags::<Scope>::from_bits_truncate(bits).iter().map(|scope| format!("{scope:?}")).collect()
 }
 
 pub(super) fn right_names<S: Serializer>(bits: &u64, serializer: S) -> Result<S::Ok, S::Error> {

@@ -17,19 +17,10 @@ pub(super) fn files(policy: &Policy, ids: Ids) -> [(&'static str, String); 5] {
                  nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             ),
         ),
-        (
-            "/etc/group",
-            format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
-        ),
-        (
-            "/etc/hosts",
-            format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n"),
-        ),
+        ("/etc/group", format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n")),
+        ("/etc/hosts", format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n")),
         ("/etc/hostname", format!("{hostname}\n")),
         // The same in every cell: it tells apart neither hosts nor runs.
-        (
-            "/etc/machine-id",
-            "ce11b10cce11b10cce11b10cce11b10c\n".to_owned(),
-        ),
+        ("/etc/machine-id", "ce11b10cce11b10cce11b10cce11b10c\n".to_owned()),
     ]
 }

@@ -149,13 +149,8 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     let stands = |layer| waived.iter().all(|waiver: &Waiver| waiver.layer != layer);
     let network = policy.network.mode == NetworkMode::None && stands(Layer::Network);
 
-    let mut namespaces = vec![
-        Namespace::User,
-        Namespace::Mount,
-        Namespace::Pid,
-        Namespace::Ipc,
-        Namespace::Uts,
-    ];
+    let mut namespaces =
+        vec![Namespace::User, Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Uts];
     namespaces.extend(stands(Layer::Cgroup).then_some(Namespace::Cgroup));
     namespaces.extend(network.then_some(Namespace::Network));
 
@@ -172,15 +167,11 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     }
     init.extend(tree.covers);
     init.extend([Step::SealRoot, Step::PivotRoot, Step::DetachOldRoot]);
-    init.push(Step::SetHostname {
-        name: text("hostname", &policy.cell.hostname)?,
-    });
+    init.push(Step::SetHostname { name: text("hostname", &policy.cell.hostname)? });
     init.extend(network.then_some(Step::LoopbackUp));
     init.extend([
         Step::ResetSignals,
-        Step::NewSession {
-            terminal: request.terminal,
-        },
+        Step::NewSession { terminal: request.terminal },
         Step::NewSessionKeyring,
         Step::DropCapabilities,
         Step::ClearCommandLine,
@@ -190,14 +181,10 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
 
     let mut provider = vec![
         Step::NewProcessGroup,
-        Step::SetDescriptors {
-            keep: request.keep.clone(),
-        },
+        Step::SetDescriptors { keep: request.keep.clone() },
         Step::LimitCore,
         Step::SetUmask { mask: 0o022 },
-        Step::ChangeDirectory {
-            path: text("workdir", workdir(policy))?,
-        },
+        Step::ChangeDirectory { path: text("workdir", workdir(policy))? },
         Step::NoNewPrivs,
     ];
     if stands(Layer::Landlock) {
@@ -243,14 +230,8 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
 /// Which layers are left out, each by name.
 fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
     let require = &policy.require;
-    let mut waived: Vec<Waiver> = require
-        .without
-        .iter()
-        .map(|&layer| Waiver {
-            layer,
-            reason: Reason::Without,
-        })
-        .collect();
+    let mut waived: Vec<Waiver> =
+        require.without.iter().map(|&layer| Waiver { layer, reason: Reason::Without }).collect();
     let mut missing = |layer: Layer, error: Error| {
         if waived.iter().any(|waiver| waiver.layer == layer) {
             return Ok(());
@@ -258,52 +239,32 @@ fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
         if !require.allow_missing.contains(&layer) {
             return Err(error);
         }
-        waived.push(Waiver {
-            layer,
-            reason: Reason::Missing,
-        });
+        waived.push(Waiver { layer, reason: Reason::Missing });
         Ok(())
     };
     // The first ABI has file rights; the sixth has the scopes, without which
     // a host network would let the provider reach abstract sockets.
     let scopes_needed = policy.network.mode == NetworkMode::Host || policy.mode == Mode::Nested;
     if host.landlock < require.landlock.max(1) {
-        missing(
-            Layer::Landlock,
-            crate::fault::landlock(host.landlock, require.landlock.max(1)),
-        )?;
+        missing(Layer::Landlock, crate::fault::landlock(host.landlock, require.landlock.max(1)))?;
     }
     if host.landlock < 6 && scopes_needed {
-        missing(
-            Layer::LandlockScope,
-            crate::fault::landlock(host.landlock, 6),
-        )?;
+        missing(Layer::LandlockScope, crate::fault::landlock(host.landlock, 6))?;
     }
     if !host.seccomp {
-        let error = Error::new("seccomp", "the kernel has no system call filters").remedy(
-            "use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`",
-        );
+        let error = Error::new("seccomp", "the kernel has no system call filters")
+            .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`");
         missing(Layer::Seccomp, error)?;
     }
     for &layer in &host.refused {
-        missing(
-            layer,
-            Error::new(
-                "namespaces",
-                format!("the {} namespace is refused", layer.name()),
-            ),
-        )?;
+        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
     }
     Ok(waived)
 }
 
 /// How the cell gets its one user and one group.
 fn ids(host: &Host) -> Vec<Step> {
-    let crate::host::Ids {
-        uid,
-        gid,
-        started_by_root,
-    } = host.ids;
+    let crate::host::Ids { uid, gid, started_by_root } = host.ids;
     if started_by_root {
         // An id other than its own may be mapped by the launcher alone
         // (user_namespaces(7)).
@@ -322,29 +283,17 @@ fn ids(host: &Host) -> Vec<Step> {
 
 fn workdir(policy: &Policy) -> &Path {
     let workspace = policy.workspace.as_ref().map(|workspace| &workspace.at);
-    policy
-        .cell
-        .workdir
-        .as_ref()
-        .or(workspace)
-        .unwrap_or(&policy.cell.home)
+    policy.cell.workdir.as_ref().or(workspace).unwrap_or(&policy.cell.home)
 }
 
 fn filter(policy: &Policy) -> Result<Step, Error> {
-    let name = policy
-        .seccomp
-        .filter
-        .as_deref()
-        .unwrap_or(seccomp::default_name(policy.mode));
+    let name = policy.seccomp.filter.as_deref().unwrap_or(seccomp::default_name(policy.mode));
     let program = seccomp::program(name).ok_or_else(|| {
         let known: Vec<&str> = seccomp::FILTERS.iter().map(|(name, _)| *name).collect();
         Error::new("policy", format!("there is no filter `{name}`"))
             .remedy(format!("write one of: {}", known.join(", ")))
     })?;
-    Ok(Step::InstallFilter {
-        name: name.to_owned(),
-        program,
-    })
+    Ok(Step::InstallFilter { name: name.to_owned(), program })
 }
 
 /// Five variables, then what the policy passes on, then what it sets.
@@ -364,21 +313,12 @@ fn environment(policy: &Policy, request: &Request) -> BTreeMap<OsString, OsStrin
             environment.insert(key.into(), value.clone());
         }
     }
-    environment.extend(
-        policy
-            .environment
-            .set
-            .iter()
-            .map(|(key, value)| (key.into(), value.into())),
-    );
+    environment.extend(policy.environment.set.iter().map(|(key, value)| (key.into(), value.into())));
     environment
 }
 
 /// Where execvp(3) would look for the command, in the cell.
-fn candidates(
-    environment: &BTreeMap<OsString, OsString>,
-    request: &Request,
-) -> Result<Vec<Text>, Error> {
+fn candidates(environment: &BTreeMap<OsString, OsString>, request: &Request) -> Result<Vec<Text>, Error> {
     let Some(command) = request.command.first() else {
         return Err(Error::new("command", "no command was given").remedy("write it behind `--`"));
     };
@@ -388,10 +328,7 @@ fn candidates(
     if command.as_bytes().contains(&b'/') {
         return Ok(vec![text("command", command)?]);
     }
-    let path = environment
-        .get(OsStr::new("PATH"))
-        .cloned()
-        .unwrap_or_default();
+    let path = environment.get(OsStr::new("PATH")).cloned().unwrap_or_default();
     std::env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
         .map(|directory: PathBuf| text("command", directory.join(command)))

@@ -7,17 +7,9 @@ use super::Plan;
 impl fmt::Display for Plan {
     /// Writes one numbered line a step, under the process that takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let namespaces: Vec<&str> = self
-            .namespaces
-            .iter()
-            .map(|namespace| namespace.name())
-            .collect();
+        let namespaces: Vec<&str> = self.namespaces.iter().map(|namespace| namespace.name()).collect();
         writeln!(f, "launcher")?;
-        writeln!(
-            f,
-            "       clone into new namespaces: {}",
-            namespaces.join(" ")
-        )?;
+        writeln!(f, "       clone into new namespaces: {}", namespaces.join(" "))?;
         let mut steps = (0..).zip(self.init.iter().chain(&self.provider));
         writeln!(f, "init (PID 1)")?;
         for (index, step) in steps.by_ref().take(self.init.len()) {
@@ -30,16 +22,13 @@ impl fmt::Display for Plan {
         let arguments: Vec<String> = self.arguments.iter().map(ToString::to_string).collect();
         writeln!(f, "command: {}", arguments.join(" "))?;
         let names = self.environment.iter().map(|entry| entry.to_string());
-        let names: Vec<String> = names
-            .map(|entry| entry.split('=').next().unwrap_or_default().to_owned())
-            .collect();
+        let names: Vec<String> =
+            names.map(|entry| entry.split('=').next().unwrap_or_default().to_owned()).collect();
         writeln!(f, "environment: {}", names.join(" "))?;
         for waiver in &self.waived {
             writeln!(f, "without: {waiver}")?;
         }
-        self.notes
-            .iter()
-            .try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         f.write_str("verified: no (this is what would be done)")
     }
 }

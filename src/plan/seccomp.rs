@@ -25,8 +25,5 @@ pub fn default_name(mode: Mode) -> &'static str {
 
 /// The program of a filter.
 pub fn program(name: &str) -> Option<&'static [Insn]> {
-    FILTERS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|&(_, program)| program)
+    FILTERS.iter().find(|(known, _)| *known == name).map(|&(_, program)| program)
 }

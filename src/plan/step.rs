@@ -334,14 +334,12 @@ impl Step {
     /// The part of the set-up that a failure of it belongs to.
     pub fn stage(&self) -> Stage {
         match self {
-            Step::AwaitIdMaps
-            | Step::SetIds { .. }
-            | Step::WriteIdMap { .. }
-            | Step::DieWithLauncher => Stage::Ids,
-            Step::NewRoot
-            | Step::MakeDirectory { .. }
-            | Step::MakeSymlink { .. }
-            | Step::MakeFile { .. } => Stage::Mounts,
+            Step::AwaitIdMaps | Step::SetIds { .. } | Step::WriteIdMap { .. } | Step::DieWithLauncher => {
+                Stage::Ids
+            }
+            Step::NewRoot | Step::MakeDirectory { .. } | Step::MakeSymlink { .. } | Step::MakeFile { .. } => {
+                Stage::Mounts
+            }
             Step::Bind { stage, .. } | Step::Mount { stage, .. } => *stage,
             Step::Cover { path, .. } if !path.to_bytes().starts_with(b"proc/") => Stage::Mounts,
             Step::Cover { .. } | Step::WriteSysctl { .. } => Stage::Proc,
@@ -358,9 +356,7 @@ impl Step {
             Step::SetDescriptors { .. } => Stage::Descriptors,
             Step::LimitCore | Step::SetUmask { .. } => Stage::Limits,
             Step::ChangeDirectory { .. } => Stage::Workdir,
-            Step::CreateRuleset { .. } | Step::AllowPath { .. } | Step::RestrictSelf => {
-                Stage::Landlock
-            }
+            Step::CreateRuleset { .. } | Step::AllowPath { .. } | Step::RestrictSelf => Stage::Landlock,
             Step::InstallFilter { .. } => Stage::Seccomp,
             Step::WaitAtGate | Step::Execute => Stage::Exec,
         }
@@ -382,32 +378,15 @@ impl fmt::Display for Step {
             Step::MakeFile { path, content } => {
                 write!(f, "file /{path}, {} bytes", content.len())
             }
-            Step::Bind {
-                source,
-                path,
-                attributes,
-                ..
-            } => {
+            Step::Bind { source, path, attributes, .. } => {
                 write!(f, "bind {source} on /{path} ({})", Names(*attributes))
             }
-            Step::Mount {
-                filesystem,
-                options,
-                path,
-                attributes,
-                ..
-            } => {
+            Step::Mount { filesystem, options, path, attributes, .. } => {
                 write!(f, "{filesystem} on /{path} ({}", Names(*attributes))?;
-                options
-                    .iter()
-                    .try_for_each(|(key, value)| write!(f, ",{key}={value}"))?;
+                options.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))?;
                 f.write_str(")")
             }
-            Step::Cover {
-                source,
-                path,
-                attributes,
-            } => {
+            Step::Cover { source, path, attributes } => {
                 write!(f, "cover /{path} with /{source} ({})", Names(*attributes))
             }
             Step::WriteSysctl { path, value } => write!(f, "write {value} to /{path}"),
@@ -427,9 +406,7 @@ impl fmt::Display for Step {
             Step::ClearDumpable => f.write_str("make init non-dumpable"),
             Step::StartProvider => f.write_str("start the provider's process"),
             Step::NewProcessGroup => f.write_str("new process group"),
-            Step::SetDescriptors { keep } if keep.is_empty() => {
-                f.write_str("keep descriptors 0-2 alone")
-            }
+            Step::SetDescriptors { keep } if keep.is_empty() => f.write_str("keep descriptors 0-2 alone"),
             Step::SetDescriptors { keep } => write!(f, "keep descriptors 0-2 and {keep:?}"),
             Step::LimitCore => f.write_str("no core files"),
             Step::SetUmask { mask } => write!(f, "umask {mask:04o}"),
@@ -442,11 +419,7 @@ impl fmt::Display for Step {
                 handled.scoped.count_ones()
             ),
             Step::AllowPath { path, access } => {
-                write!(
-                    f,
-                    "allow {path}: {}",
-                    super::landlock::rights(*access).join(",")
-                )
+                write!(f, "allow {path}: {}", super::landlock::rights(*access).join(","))
             }
             Step::RestrictSelf => f.write_str("enter the Landlock domain"),
             Step::InstallFilter { name, program } => {
@@ -464,11 +437,7 @@ struct Names(Attributes);
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0 & READ_ONLY != 0 { "ro" } else { "rw" })?;
-        for (bit, name) in [
-            (NO_SUID, ",nosuid"),
-            (NO_DEV, ",nodev"),
-            (NO_EXEC, ",noexec"),
-        ] {
+        for (bit, name) in [(NO_SUID, ",nosuid"), (NO_DEV, ",nodev"), (NO_EXEC, ",noexec")] {
             if self.0 & bit != 0 {
                 f.write_str(name)?;
             }
@@ -477,10 +446,7 @@ impl fmt::Display for Names {
     }
 }
 
-fn attribute_names<S: Serializer>(
-    attributes: &Attributes,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn attribute_names<S: Serializer>(attributes: &Attributes, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(Names(*attributes).to_string().split(','))
 }
 
@@ -496,9 +462,6 @@ fn length<S: Serializer>(content: &[u8], serializer: S) -> Result<S::Ok, S::Erro
     content.len().serialize(serializer)
 }
 
-fn instruction_count<S: Serializer>(
-    program: &&'static [Insn],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn instruction_count<S: Serializer>(program: &&'static [Insn], serializer: S) -> Result<S::Ok, S::Error> {
     program.len().serialize(serializer)
 }

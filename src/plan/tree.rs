@@ -71,10 +71,7 @@ impl Content {
     }
 
     fn is_mounted(&self) -> bool {
-        !matches!(
-            self,
-            Content::Directory | Content::Symlink { .. } | Content::File { .. }
-        )
+        !matches!(self, Content::Directory | Content::Symlink { .. } | Content::File { .. })
     }
 }
 
@@ -91,22 +88,11 @@ pub(super) struct Built {
 /// source, and every mount point that lies in a view of the host.
 pub fn paths(policy: &Policy) -> Vec<PathBuf> {
     let views: Vec<(&Path, &Path)> = views(policy).collect();
-    let mut paths: Vec<PathBuf> = views
-        .iter()
-        .map(|(source, _)| source.to_path_buf())
-        .collect();
+    let mut paths: Vec<PathBuf> = views.iter().map(|(source, _)| source.to_path_buf()).collect();
     let places = views.iter().map(|(_, place)| *place);
-    let places = places.chain(
-        policy
-            .filesystem
-            .tmpfs
-            .iter()
-            .map(|tmpfs| tmpfs.path.as_path()),
-    );
+    let places = places.chain(policy.filesystem.tmpfs.iter().map(|tmpfs| tmpfs.path.as_path()));
     for place in places {
-        let below = views
-            .iter()
-            .filter(|(_, view)| place != *view && place.starts_with(view));
+        let below = views.iter().filter(|(_, view)| place != *view && place.starts_with(view));
         let nearest = below.max_by_key(|(_, view)| view.components().count());
         if let Some((source, view)) = nearest {
             paths.extend(place.strip_prefix(view).ok().map(|rest| source.join(rest)));
@@ -119,64 +105,35 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
 /// Every view of the host that a policy asks for: its source and its place.
 fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
     let filesystem = &policy.filesystem;
-    let binds = filesystem
-        .ro_bind
-        .iter()
-        .chain(&filesystem.bind)
-        .map(|bind| (&*bind.src, &*bind.dest));
-    let exposures = policy
-        .run
-        .expose
-        .iter()
-        .map(|expose| (&*expose.path, &*expose.path));
+    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &*bind.dest));
+    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &*expose.path));
     let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = [
-            &channel.fifo,
-            &channel.lock,
-            &channel.read_only,
-            &channel.execute,
-        ]
-        .into_iter()
-        .flatten();
-        [&*channel.dir]
-            .into_iter()
-            .chain(entries.map(|entry| &*entry.path))
-            .map(|path| (path, path))
+        let entries =
+            [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute].into_iter().flatten();
+        [&*channel.dir].into_iter().chain(entries.map(|entry| &*entry.path)).map(|path| (path, path))
     });
-    let workspace = policy
-        .workspace
-        .iter()
-        .map(|workspace| (&*workspace.dir, &*workspace.at));
+    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &*workspace.at));
     binds.chain(exposures).chain(channel).chain(workspace)
 }
 
 /// Plans the tree.
 pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
-    let mut tree = Tree {
-        nodes: BTreeMap::new(),
-        host,
-    };
+    let mut tree = Tree { nodes: BTreeMap::new(), host };
     tree.own_directories(policy);
     if policy.filesystem.system == System::Minimal {
         tree.system(policy);
     }
     tree.proc(policy.mode);
     tree.dev()?;
-    let mut asked = Tree {
-        nodes: BTreeMap::new(),
-        host,
-    };
+    let mut asked = Tree { nodes: BTreeMap::new(), host };
     asked.filesystem(policy)?;
     asked.exposures(policy)?;
     asked.channel(policy)?;
     asked.workspace(policy)?;
     for (place, node) in &asked.nodes {
         if ["/proc", "/dev"].iter().any(|own| place.starts_with(own)) {
-            return Err(at(
-                &node.origin,
-                format!("{} is the cell's own", place.display()),
-            )
-            .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
+            return Err(at(&node.origin, format!("{} is the cell's own", place.display()))
+                .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
     // An entry of the policy takes the place of a built-in one, and the one link
@@ -217,11 +174,7 @@ impl Tree<'_> {
                 .cause("it is built of single entries, so that nothing is seen that was not named")
                 .remedy("name the directories that are needed"));
         }
-        let node = Node {
-            content,
-            grant,
-            origin: origin.clone(),
-        };
+        let node = Node { content, grant, origin: origin.clone() };
         match self.nodes.insert(place.clone(), node) {
             Some(former) => Err(at(origin, format!("two entries on {}", place.display()))
                 .cause(format!("the other is {}", former.origin))
@@ -231,27 +184,14 @@ impl Tree<'_> {
     }
 
     fn put_own(&mut self, place: impl Into<PathBuf>, content: Content, grant: Grant) {
-        self.nodes.insert(
-            place.into(),
-            Node {
-                content,
-                grant,
-                origin: Origin("built in".into()),
-            },
-        );
+        self.nodes.insert(place.into(), Node { content, grant, origin: Origin("built in".into()) });
     }
 
     fn own_directories(&mut self, policy: &Policy) {
         let home = &policy.cell.home;
         self.put_own(home, tmpfs(None, 0o700, VIEW), Grant::ReadWrite);
         self.put_own("/tmp", tmpfs(None, 0o1777, VIEW), Grant::ReadWrite);
-        self.put_own(
-            VAR_TMP,
-            Content::Symlink {
-                target: "../tmp".into(),
-            },
-            Grant::Nothing,
-        );
+        self.put_own(VAR_TMP, Content::Symlink { target: "../tmp".into() }, Grant::Nothing);
         self.put_own("/run", Content::Directory, Grant::Nothing);
     }
 
@@ -262,44 +202,22 @@ impl Tree<'_> {
             if path == Path::new("/etc/resolv.conf") && policy.network.mode == NetworkMode::None {
                 continue;
             }
-            let grant = if path.starts_with("/etc") {
-                Grant::Read
-            } else {
-                Grant::ReadExecute
-            };
+            let grant = if path.starts_with("/etc") { Grant::Read } else { Grant::ReadExecute };
             match entry {
                 SystemEntry::Link(target) => {
-                    self.put_own(
-                        path,
-                        Content::Symlink {
-                            target: target.clone(),
-                        },
-                        Grant::Nothing,
-                    );
+                    self.put_own(path, Content::Symlink { target: target.clone() }, Grant::Nothing);
                 }
                 SystemEntry::View(real, file) => {
                     self.put_own(path, bind(real, *file, READ_ONLY | VIEW), grant)
                 }
                 SystemEntry::Copy(content) => {
-                    self.put_own(
-                        path,
-                        Content::File {
-                            content: content.clone(),
-                        },
-                        Grant::Nothing,
-                    );
+                    self.put_own(path, Content::File { content: content.clone() }, Grant::Nothing);
                 }
             }
         }
         self.put_own("/etc", Content::Directory, Grant::Read);
         for (path, content) in made_up::files(policy, self.host.ids) {
-            self.put_own(
-                path,
-                Content::File {
-                    content: content.into_bytes().into(),
-                },
-                Grant::Nothing,
-            );
+            self.put_own(path, Content::File { content: content.into_bytes().into() }, Grant::Nothing);
         }
     }
 
@@ -308,15 +226,7 @@ impl Tree<'_> {
         // (proc(5)); PID 1 is non-dumpable, so nobody in the cell has them.
         let options = vec![(c"hidepid".into(), c"ptraceable".into())];
         let attributes = NO_SUID | NO_DEV | NO_EXEC;
-        self.put_own(
-            "/proc",
-            Content::Fresh {
-                filesystem: "proc",
-                options,
-                attributes,
-            },
-            Grant::Read,
-        );
+        self.put_own("/proc", Content::Fresh { filesystem: "proc", options, attributes }, Grant::Read);
         if mode == Mode::Nested {
             // One covered entry makes the kernel refuse an inner /proc
             // (mount_too_revealing).
@@ -325,19 +235,11 @@ impl Tree<'_> {
         for name in &self.host.proc_masks {
             let source = "/dev/null".into();
             let attributes = READ_ONLY | NO_SUID | NO_EXEC;
-            let mask = Content::Cover {
-                source,
-                is_directory: false,
-                attributes,
-            };
+            let mask = Content::Cover { source, is_directory: false, attributes };
             self.put_own(Path::new("/proc").join(name), mask, Grant::Nothing);
         }
         let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
-        let sys = Content::Cover {
-            source: "/proc/sys".into(),
-            is_directory: true,
-            attributes,
-        };
+        let sys = Content::Cover { source: "/proc/sys".into(), is_directory: true, attributes };
         self.put_own("/proc/sys", sys, Grant::Nothing);
     }
 
@@ -346,28 +248,15 @@ impl Tree<'_> {
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
             let Lookup::Found(file) = self.host.file(&path) else {
-                return Err(
-                    Error::new("dev", format!("the host has no {}", path.display()))
-                        .remedy("start cellblock where /dev holds the usual devices"),
-                );
+                return Err(Error::new("dev", format!("the host has no {}", path.display()))
+                    .remedy("start cellblock where /dev holds the usual devices"));
             };
             self.put_own(&path, bind(&path, file, NO_SUID | NO_EXEC), Grant::Device);
         }
-        let pts = vec![
-            (c"mode".into(), c"0620".into()),
-            (c"ptmxmode".into(), c"0666".into()),
-        ];
-        let pts = Content::Fresh {
-            filesystem: "devpts",
-            options: pts,
-            attributes: NO_SUID | NO_EXEC,
-        };
+        let pts = vec![(c"mode".into(), c"0620".into()), (c"ptmxmode".into(), c"0666".into())];
+        let pts = Content::Fresh { filesystem: "devpts", options: pts, attributes: NO_SUID | NO_EXEC };
         self.put_own("/dev/pts", pts, Grant::Device);
-        self.put_own(
-            "/dev/shm",
-            tmpfs(None, 0o1777, VIEW | NO_EXEC),
-            Grant::ReadWrite,
-        );
+        self.put_own("/dev/shm", tmpfs(None, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
         for (name, target) in [
             ("ptmx", "pts/ptmx"),
             ("fd", "/proc/self/fd"),
@@ -375,9 +264,7 @@ impl Tree<'_> {
             ("stdout", "/proc/self/fd/1"),
             ("stderr", "/proc/self/fd/2"),
         ] {
-            let link = Content::Symlink {
-                target: target.into(),
-            };
+            let link = Content::Symlink { target: target.into() };
             self.put_own(Path::new("/dev").join(name), link, Grant::Nothing);
         }
         Ok(())
@@ -385,14 +272,8 @@ impl Tree<'_> {
 
     fn filesystem(&mut self, policy: &Policy) -> Result<(), Error> {
         let filesystem = &policy.filesystem;
-        let read_only = filesystem
-            .ro_bind
-            .iter()
-            .map(|bind| (bind, READ_ONLY | VIEW, Grant::ReadExecute));
-        let writable = filesystem
-            .bind
-            .iter()
-            .map(|bind| (bind, VIEW, Grant::ReadWrite));
+        let read_only = filesystem.ro_bind.iter().map(|bind| (bind, READ_ONLY | VIEW, Grant::ReadExecute));
+        let writable = filesystem.bind.iter().map(|bind| (bind, VIEW, Grant::ReadWrite));
         for (entry, attributes, grant) in read_only.chain(writable) {
             if entry.optional && self.host.file(&entry.src) == Lookup::Missing {
                 continue;
@@ -405,28 +286,15 @@ impl Tree<'_> {
                         .remedy("name its directory as `[channel] dir` and the FIFO under `fifo`"));
                 }
                 Kind::Device => {
-                    return Err(at(
-                        &entry.origin,
-                        format!("{} is a device", entry.src.display()),
-                    )
-                    .cause("no view of the host may hold a device"));
+                    return Err(at(&entry.origin, format!("{} is a device", entry.src.display()))
+                        .cause("no view of the host may hold a device"));
                 }
                 Kind::Directory | Kind::File | Kind::Socket => {}
             }
-            self.put(
-                &entry.dest,
-                bind(&entry.src, file, attributes),
-                grant,
-                &entry.origin,
-            )?;
+            self.put(&entry.dest, bind(&entry.src, file, attributes), grant, &entry.origin)?;
         }
         for entry in &filesystem.tmpfs {
-            self.put(
-                &entry.path,
-                tmpfs(entry.size, 0o1777, VIEW),
-                Grant::ReadWrite,
-                &entry.origin,
-            )?;
+            self.put(&entry.path, tmpfs(entry.size, 0o1777, VIEW), Grant::ReadWrite, &entry.origin)?;
         }
         Ok(())
     }
@@ -441,11 +309,7 @@ impl Tree<'_> {
             let content = if entry.create && self.host.file(&entry.path) == Lookup::Missing {
                 to_be_made(&entry.path, kind)
             } else {
-                bind(
-                    &entry.path,
-                    self.find_kind(&entry.path, kind, &entry.origin)?,
-                    VIEW,
-                )
+                bind(&entry.path, self.find_kind(&entry.path, kind, &entry.origin)?, VIEW)
             };
             self.put(&entry.path, content, Grant::ReadWrite, &entry.origin)?;
         }
@@ -453,23 +317,16 @@ impl Tree<'_> {
     }
 
     /// An exposure that holds others would show what they are carved out of.
-    fn refuse_wide_exposure(
-        &self,
-        policy: &Policy,
-        path: &Path,
-        origin: &Origin,
-    ) -> Result<(), Error> {
-        let inner = views(policy)
-            .map(|(source, _)| source)
-            .find(|other| *other != path && other.starts_with(path));
+    fn refuse_wide_exposure(&self, policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
+        let inner =
+            views(policy).map(|(source, _)| source).find(|other| *other != path && other.starts_with(path));
         match inner {
             None => Ok(()),
-            Some(inner) => Err(at(
-                origin,
-                format!("the exposure {} holds {}", path.display(), inner.display()),
-            )
-            .cause("what it shows cannot be taken away again below it")
-            .remedy("expose the run's own directories one by one")),
+            Some(inner) => {
+                Err(at(origin, format!("the exposure {} holds {}", path.display(), inner.display()))
+                    .cause("what it shows cannot be taken away again below it")
+                    .remedy("expose the run's own directories one by one"))
+            }
         }
     }
 
@@ -478,17 +335,9 @@ impl Tree<'_> {
             return Ok(());
         };
         let dir = self.find_kind(&channel.dir, Kind::Directory, &channel.origin)?;
-        let (attributes, grant) = if channel.replaceable {
-            (VIEW, Grant::ReadWrite)
-        } else {
-            (READ_ONLY | VIEW, Grant::List)
-        };
-        self.put(
-            &channel.dir,
-            bind(&channel.dir, dir, attributes),
-            grant,
-            &channel.origin,
-        )?;
+        let (attributes, grant) =
+            if channel.replaceable { (VIEW, Grant::ReadWrite) } else { (READ_ONLY | VIEW, Grant::List) };
+        self.put(&channel.dir, bind(&channel.dir, dir, attributes), grant, &channel.origin)?;
 
         for entry in &channel.fifo {
             let fifo = self.find_kind(&entry.path, Kind::Fifo, &entry.origin)?;
@@ -502,34 +351,16 @@ impl Tree<'_> {
         };
         for entry in &channel.lock {
             let file = self.find_kind(&entry.path, Kind::File, &entry.origin)?;
-            self.put(
-                &entry.path,
-                bind(&entry.path, file, READ_ONLY | VIEW),
-                lock,
-                &entry.origin,
-            )?;
+            self.put(&entry.path, bind(&entry.path, file, READ_ONLY | VIEW), lock, &entry.origin)?;
         }
         let read = channel.read_only.iter().map(|entry| (entry, Grant::Read));
-        let execute = channel
-            .execute
-            .iter()
-            .map(|entry| (entry, Grant::ReadExecute));
+        let execute = channel.execute.iter().map(|entry| (entry, Grant::ReadExecute));
         for (entry, grant) in read.chain(execute) {
             let file = self.find(&entry.path, &entry.origin)?;
             if !matches!(file.kind, Kind::Directory | Kind::File) {
-                return Err(wrong_kind(
-                    &entry.path,
-                    file.kind,
-                    "a file or a directory",
-                    &entry.origin,
-                ));
+                return Err(wrong_kind(&entry.path, file.kind, "a file or a directory", &entry.origin));
             }
-            self.put(
-                &entry.path,
-                bind(&entry.path, file, READ_ONLY | VIEW),
-                grant,
-                &entry.origin,
-            )?;
+            self.put(&entry.path, bind(&entry.path, file, READ_ONLY | VIEW), grant, &entry.origin)?;
         }
         Ok(())
     }
@@ -543,12 +374,7 @@ impl Tree<'_> {
             Access::ReadOnly => (READ_ONLY | VIEW, Grant::ReadExecute),
             Access::ReadWrite => (VIEW, Grant::ReadWrite),
         };
-        self.put(
-            &workspace.at,
-            bind(&workspace.dir, dir, attributes),
-            grant,
-            &workspace.origin,
-        )
+        self.put(&workspace.at, bind(&workspace.dir, dir, attributes), grant, &workspace.origin)
     }
 
     /// A source, which must be there and be reached through no symbolic link.
@@ -557,22 +383,15 @@ impl Tree<'_> {
         match self.host.file(path) {
             Lookup::Found(file) => Ok(file),
             Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))),
-            Lookup::Link {
-                real: Some((real, _)),
-                ..
-            } => Err(at(
-                origin,
-                format!("{shown} is reached through a symbolic link"),
-            )
-            .cause("who can write beside a link decides where it leads")
-            .remedy(format!("write {}", real.display()))),
-            Lookup::Link { real: None, .. } => Err(at(
-                origin,
-                format!("{shown} is reached through a symbolic link that leads nowhere"),
-            )),
-            Lookup::Failed(errno) => {
-                Err(at(origin, format!("{shown} cannot be looked at")).errno(errno))
+            Lookup::Link { real: Some((real, _)), .. } => {
+                Err(at(origin, format!("{shown} is reached through a symbolic link"))
+                    .cause("who can write beside a link decides where it leads")
+                    .remedy(format!("write {}", real.display())))
             }
+            Lookup::Link { real: None, .. } => {
+                Err(at(origin, format!("{shown} is reached through a symbolic link that leads nowhere")))
+            }
+            Lookup::Failed(errno) => Err(at(origin, format!("{shown} cannot be looked at")).errno(errno)),
         }
     }
 
@@ -587,20 +406,14 @@ impl Tree<'_> {
     /// Turns the entries into steps: each mount point is made where it is ours
     /// to make, and was looked up where it is not.
     fn steps(self, policy: &Policy) -> Result<Built, Error> {
-        let mut built = Built {
-            mounts: Vec::new(),
-            covers: Vec::new(),
-            rules: Vec::new(),
-            notes: Vec::new(),
-        };
+        let mut built =
+            Built { mounts: Vec::new(), covers: Vec::new(), rules: Vec::new(), notes: Vec::new() };
         let mut directories = BTreeSet::from([PathBuf::from("/")]);
         for (place, node) in &self.nodes {
             let holder = self.holder(place);
             if let Some((holder_place, holder)) = holder {
                 self.check_holder(place, node, holder_place, holder)?;
-                built
-                    .notes
-                    .extend(check_rights(policy, place, node, holder_place, holder)?);
+                built.notes.extend(check_rights(policy, place, node, holder_place, holder)?);
             }
             if holder.is_none_or(|(_, holder)| {
                 !matches!(holder.content, Content::Bind { .. } | Content::Cover { .. })
@@ -614,12 +427,7 @@ impl Tree<'_> {
                 step => built.mounts.extend(step),
             }
             if policy.mode == Mode::Sealed {
-                let rule = allow(
-                    self.host.landlock,
-                    text(place)?,
-                    node.grant,
-                    node.content.is_directory(),
-                );
+                let rule = allow(self.host.landlock, text(place)?, node.grant, node.content.is_directory());
                 built.rules.extend(rule);
             }
         }
@@ -648,16 +456,10 @@ impl Tree<'_> {
                 &node.origin,
                 format!("{shown} goes through the link {}", holder_place.display()),
             )
-            .remedy(format!(
-                "write the path that the link stands for ({})",
-                target.display()
-            )));
+            .remedy(format!("write the path that the link stands for ({})", target.display())));
         }
         if !holder.content.is_directory() {
-            return Err(at(
-                &node.origin,
-                format!("{shown} lies below the file {}", holder_place.display()),
-            ));
+            return Err(at(&node.origin, format!("{shown} lies below the file {}", holder_place.display())));
         }
         let Content::Bind { source, .. } = &holder.content else {
             return Ok(());
@@ -665,42 +467,17 @@ impl Tree<'_> {
         let rest = place.strip_prefix(holder_place).unwrap_or(place);
         let point = source.join(rest);
         match self.host.file(&point) {
-            Lookup::Found(file)
-                if (file.kind == Kind::Directory) == node.content.is_directory() =>
-            {
-                Ok(())
-            }
+            Lookup::Found(file) if (file.kind == Kind::Directory) == node.content.is_directory() => Ok(()),
             Lookup::Found(file) => Err(wrong_kind(
                 &point,
                 file.kind,
-                if node.content.is_directory() {
-                    "a directory"
-                } else {
-                    "a file"
-                },
+                if node.content.is_directory() { "a directory" } else { "a file" },
                 &node.origin,
             )),
-            Lookup::Missing
-                if matches!(
-                    node.content,
-                    Content::Bind {
-                        to_be_made: true,
-                        ..
-                    }
-                ) =>
-            {
-                Ok(())
-            }
-            _ => Err(at(
-                &node.origin,
-                format!("there is no {} to mount on", point.display()),
-            )
-            .cause(format!(
-                "{shown} lies in the view {} ({})",
-                holder_place.display(),
-                holder.origin
-            ))
-            .remedy("make it on the host first: cellblock creates nothing inside a view")),
+            Lookup::Missing if matches!(node.content, Content::Bind { to_be_made: true, .. }) => Ok(()),
+            _ => Err(at(&node.origin, format!("there is no {} to mount on", point.display()))
+                .cause(format!("{shown} lies in the view {} ({})", holder_place.display(), holder.origin))
+                .remedy("make it on the host first: cellblock creates nothing inside a view")),
         }
     }
 }
@@ -720,12 +497,9 @@ fn check_rights(
         && node.grant == Grant::ReadWrite
         && is_shown_by(place, node, holder_place, holder)
     {
-        return Err(at(
-            &node.origin,
-            format!("{shown} is visible and writable already"),
-        )
-        .cause(format!("it lies in {around} ({})", holder.origin))
-        .remedy("remove one of the two entries"));
+        return Err(at(&node.origin, format!("{shown} is visible and writable already"))
+            .cause(format!("it lies in {around} ({})", holder.origin))
+            .remedy("remove one of the two entries"));
     }
     let inherits = match (holder.grant, node.grant) {
         (Grant::ReadWrite, grant) => grant != Grant::ReadWrite,
@@ -735,23 +509,14 @@ fn check_rights(
     if !inherits {
         return Ok(None);
     }
-    let in_replaceable_channel = policy
-        .channel
-        .as_ref()
-        .is_some_and(|channel| channel.replaceable && channel.dir == holder_place);
+    let in_replaceable_channel =
+        policy.channel.as_ref().is_some_and(|channel| channel.replaceable && channel.dir == holder_place);
     if node.grant == Grant::ReadExecute || in_replaceable_channel {
-        return Ok(Some(format!(
-            "{shown}: held by its mount alone, as {around} is granted whole"
-        )));
+        return Ok(Some(format!("{shown}: held by its mount alone, as {around} is granted whole")));
     }
-    Err(
-        at(&node.origin, format!("{shown} lies in the view {around}"))
-            .cause(format!(
-                "what {} grants cannot be taken away below it",
-                holder.origin
-            ))
-            .remedy("keep the channel out of every other view"),
-    )
+    Err(at(&node.origin, format!("{shown} lies in the view {around}"))
+        .cause(format!("what {} grants cannot be taken away below it", holder.origin))
+        .remedy("keep the channel out of every other view"))
 }
 
 /// Whether an entry shows at its place what the view around it shows there too.
@@ -761,9 +526,7 @@ fn is_shown_by(place: &Path, node: &Node, holder_place: &Path, holder: &Node) ->
     else {
         return false;
     };
-    place
-        .strip_prefix(holder_place)
-        .is_ok_and(|rest| around.join(rest) == *source)
+    place.strip_prefix(holder_place).is_ok_and(|rest| around.join(rest) == *source)
 }
 
 fn at(origin: &Origin, what: impl std::fmt::Display) -> Error {
@@ -771,14 +534,7 @@ fn at(origin: &Origin, what: impl std::fmt::Display) -> Error {
 }
 
 fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
-    let error = at(
-        origin,
-        format!(
-            "{} is {}, where {wanted} is needed",
-            path.display(),
-            kind.name()
-        ),
-    );
+    let error = at(origin, format!("{} is {}, where {wanted} is needed", path.display(), kind.name()));
     match kind {
         Kind::Fifo | Kind::Socket => error
             .cause("a provider's sandbox looks for names beneath what it is granted, and dies where there can be none")
@@ -788,19 +544,11 @@ fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
 }
 
 fn bind(source: &Path, file: File, attributes: Attributes) -> Content {
-    Content::Bind {
-        source: source.to_owned(),
-        file,
-        to_be_made: false,
-        attributes,
-    }
+    Content::Bind { source: source.to_owned(), file, to_be_made: false, attributes }
 }
 
 fn to_be_made(source: &Path, kind: Kind) -> Content {
-    let identity = crate::sys::fd::Identity {
-        device: 0,
-        inode: 0,
-    };
+    let identity = crate::sys::fd::Identity { device: 0, inode: 0 };
     Content::Bind {
         source: source.to_owned(),
         file: File { identity, kind },
@@ -810,18 +558,10 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
 }
 
 fn tmpfs(size: Option<u64>, mode: u32, attributes: Attributes) -> Content {
-    Content::Tmpfs {
-        size,
-        mode,
-        attributes,
-    }
+    Content::Tmpfs { size, mode, attributes }
 }
 
-fn make_parents(
-    place: &Path,
-    made: &mut BTreeSet<PathBuf>,
-    steps: &mut Vec<Step>,
-) -> Result<(), Error> {
+fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step>) -> Result<(), Error> {
     let Some(parent) = place.parent() else {
         return Ok(());
     };
@@ -830,10 +570,7 @@ fn make_parents(
     }
     make_parents(parent, made, steps)?;
     made.insert(parent.to_owned());
-    steps.push(Step::MakeDirectory {
-        path: text(relative(parent))?,
-        mode: 0o755,
-    });
+    steps.push(Step::MakeDirectory { path: text(relative(parent))?, mode: 0o755 });
     Ok(())
 }
 
@@ -845,22 +582,13 @@ fn make_place(
 ) -> Result<(), Error> {
     let path = text(relative(place))?;
     steps.push(match content {
-        Content::Symlink { target } => Step::MakeSymlink {
-            path,
-            target: text(target)?,
-        },
-        Content::File { content } => Step::MakeFile {
-            path,
-            content: content.clone(),
-        },
+        Content::Symlink { target } => Step::MakeSymlink { path, target: text(target)? },
+        Content::File { content } => Step::MakeFile { path, content: content.clone() },
         content if content.is_directory() => {
             made.insert(place.to_owned());
             Step::MakeDirectory { path, mode: 0o755 }
         }
-        _ => Step::MakeFile {
-            path,
-            content: Rc::default(),
-        },
+        _ => Step::MakeFile { path, content: Rc::default() },
     });
     Ok(())
 }
@@ -878,53 +606,30 @@ fn mount(place: &Path, content: &Content) -> Result<Option<Step>, Error> {
         Stage::Mounts
     };
     Ok(match content {
-        Content::Bind {
-            source,
-            file,
-            to_be_made,
-            attributes,
-        } => Some(Step::Bind {
+        Content::Bind { source, file, to_be_made, attributes } => Some(Step::Bind {
             source: text(source)?,
             identity: (!to_be_made).then_some(file.identity),
             path,
             attributes: *attributes,
             stage,
         }),
-        Content::Tmpfs {
-            size,
-            mode,
-            attributes,
-        } => {
+        Content::Tmpfs { size, mode, attributes } => {
             let mut options = vec![(c"mode".into(), text_of(format!("{mode:04o}"))?)];
             if let Some(size) = size {
                 options.push((c"size".into(), text_of(size.to_string())?));
             }
-            Some(Step::Mount {
-                filesystem: c"tmpfs".into(),
-                options,
-                path,
-                attributes: *attributes,
-                stage,
-            })
+            Some(Step::Mount { filesystem: c"tmpfs".into(), options, path, attributes: *attributes, stage })
         }
-        Content::Fresh {
-            filesystem,
-            options,
-            attributes,
-        } => Some(Step::Mount {
+        Content::Fresh { filesystem, options, attributes } => Some(Step::Mount {
             filesystem: text_of(*filesystem)?,
             options: options.clone(),
             path,
             attributes: *attributes,
             stage,
         }),
-        Content::Cover {
-            source, attributes, ..
-        } => Some(Step::Cover {
-            source: text(relative(source))?,
-            path,
-            attributes: *attributes,
-        }),
+        Content::Cover { source, attributes, .. } => {
+            Some(Step::Cover { source: text(relative(source))?, path, attributes: *attributes })
+        }
         Content::Directory | Content::Symlink { .. } | Content::File { .. } => None,
     })
 }
@@ -941,12 +646,6 @@ fn text(path: &Path) -> Result<Text, Error> {
 
 fn text_of(bytes: impl Into<Vec<u8>>) -> Result<Text, Error> {
     CString::new(bytes).map(Text::from).map_err(|error| {
-        Error::new(
-            "policy",
-            format!(
-                "{:?} holds a NUL byte",
-                String::from_utf8_lossy(&error.into_vec())
-            ),
-        )
+        Error::new("policy", format!("{:?} holds a NUL byte", String::from_utf8_lossy(&error.into_vec())))
     })
 }

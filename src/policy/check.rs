@@ -175,13 +175,8 @@ pub fn size(text: &str) -> Result<u64, Problem> {
 
 /// `bytes` as [`size`] reads it.
 pub fn size_text(bytes: u64) -> String {
-    let whole = UNITS
-        .iter()
-        .find(|(_, shift)| bytes.is_multiple_of(1 << shift));
-    whole.map_or_else(
-        || bytes.to_string(),
-        |(unit, shift)| format!("{}{unit}", bytes >> shift),
-    )
+    let whole = UNITS.iter().find(|(_, shift)| bytes.is_multiple_of(1 << shift));
+    whole.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 #[cfg(test)]
@@ -190,43 +185,21 @@ mod tests {
 
     #[test]
     fn sizes_are_binary_and_come_back() {
-        for (text, bytes) in [
-            ("1", 1),
-            ("4095", 4095),
-            ("4K", 4 << 10),
-            ("512M", 512 << 20),
-            ("3G", 3 << 30),
-            ("2T", 2 << 40),
-        ] {
+        for (text, bytes) in
+            [("1", 1), ("4095", 4095), ("4K", 4 << 10), ("512M", 512 << 20), ("3G", 3 << 30), ("2T", 2 << 40)]
+        {
             assert_eq!(size(text).ok(), Some(bytes), "{text}");
             assert_eq!(size_text(bytes), text);
         }
         assert_eq!(size("1024K").ok(), Some(1 << 20));
-        for text in [
-            "",
-            "0",
-            "K",
-            "0M",
-            "1.5G",
-            "-1",
-            "+1",
-            "1 M",
-            "1MM",
-            "1m",
-            "99999999T",
-        ] {
+        for text in ["", "0", "K", "0M", "1.5G", "-1", "+1", "1 M", "1MM", "1m", "99999999T"] {
             assert!(size(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn durations_need_a_unit() {
-        for (text, seconds) in [
-            ("90s", 90),
-            ("30m", 1800),
-            ("1h30m", 5400),
-            ("1h 30m", 5400),
-        ] {
+        for (text, seconds) in [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1h 30m", 5400)] {
             assert_eq!(duration(text).ok(), Some(Duration::from_secs(seconds)));
         }
         assert_eq!(duration("0s").ok(), Some(Duration::ZERO));
@@ -252,10 +225,7 @@ mod tests {
         }
         let base = Path::new("/here");
         for path in ["a", "./a", "a/.", "/here/a"] {
-            assert_eq!(
-                host_path(path.as_ref(), base).unwrap(),
-                Path::new("/here/a")
-            );
+            assert_eq!(host_path(path.as_ref(), base).unwrap(), Path::new("/here/a"));
         }
         assert_eq!(host_path(".".as_ref(), base).unwrap(), base);
     }

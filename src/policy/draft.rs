@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::error::{PolicyError, Problem};
 use super::file::{
-    At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
-    PathOr, RequireTable, TmpfsTable, WorkspaceTable,
+    At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable, PathOr,
+    RequireTable, TmpfsTable, WorkspaceTable,
 };
 use super::load::Source;
 use super::vars::utf8;
 use super::{
-    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer,
-    LockAccess, Mode, Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, Workspace, check,
+    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, LockAccess, Mode,
+    Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, Workspace, check,
 };
 use crate::cli::CellOptions;
 
@@ -100,11 +100,7 @@ impl Draft {
         Ok(())
     }
 
-    fn add_filesystem(
-        &mut self,
-        table: &FilesystemTable,
-        source: &Source,
-    ) -> Result<(), PolicyError> {
+    fn add_filesystem(&mut self, table: &FilesystemTable, source: &Source) -> Result<(), PolicyError> {
         set(&mut self.filesystem.system, table.system);
         for entry in &table.ro_bind {
             let bind = source.read(entry, |entry, origin| bind(entry, source.dir, origin))?;
@@ -121,11 +117,7 @@ impl Draft {
         Ok(())
     }
 
-    fn add_channel(
-        &mut self,
-        table: &At<ChannelTable>,
-        source: &Source,
-    ) -> Result<(), PolicyError> {
+    fn add_channel(&mut self, table: &At<ChannelTable>, source: &Source) -> Result<(), PolicyError> {
         let channel = &mut self.channel;
         channel.named.get_or_insert(source.origin(table.offset()));
         let table = table.value();
@@ -141,21 +133,18 @@ impl Draft {
             (&mut channel.read_only, &table.read_only),
             (&mut channel.execute, &table.execute),
         ] {
-            list.extend(entries.iter().map(|entry| Entry {
-                path: entry.value().into(),
-                origin: source.origin(entry.offset()),
-            }));
+            list.extend(
+                entries
+                    .iter()
+                    .map(|entry| Entry { path: entry.value().into(), origin: source.origin(entry.offset()) }),
+            );
         }
         set(&mut channel.lock_access, table.lock_access);
         set(&mut channel.replaceable, table.replaceable);
         Ok(())
     }
 
-    fn add_workspace(
-        &mut self,
-        table: &At<WorkspaceTable>,
-        source: &Source,
-    ) -> Result<(), PolicyError> {
+    fn add_workspace(&mut self, table: &At<WorkspaceTable>, source: &Source) -> Result<(), PolicyError> {
         let workspace = &mut self.workspace;
         workspace.named.get_or_insert(source.origin(table.offset()));
         let table = table.value();
@@ -172,19 +161,14 @@ impl Draft {
         Ok(())
     }
 
-    fn add_environment(
-        &mut self,
-        table: &EnvironmentTable,
-        source: &Source,
-    ) -> Result<(), PolicyError> {
+    fn add_environment(&mut self, table: &EnvironmentTable, source: &Source) -> Result<(), PolicyError> {
         for name in &table.pass {
             let name = source.read(name, |name, _| check::env_name(name))?;
             self.pass(name);
         }
         for (name, value) in &table.set {
-            let (name, value) = source.read(value, |value, _| {
-                Ok((check::env_name(name)?, check::env_value(value)?))
-            })?;
+            let (name, value) =
+                source.read(value, |value, _| Ok((check::env_name(name)?, check::env_value(value)?)))?;
             self.set_env(name, value);
         }
         Ok(())
@@ -370,23 +354,13 @@ fn one_entry_each(policy: &Policy) -> Result<(), PolicyError> {
     let exposed = policy.run.expose.iter().map(|e| (&e.path, &e.origin));
     let workspace = policy.workspace.iter().map(|w| (&w.at, &w.origin));
     let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = [
-            &channel.fifo,
-            &channel.lock,
-            &channel.read_only,
-            &channel.execute,
-        ];
+        let entries = [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute];
         let entries = entries.into_iter().flatten().map(|e| (&e.path, &e.origin));
         entries.chain([(&channel.dir, &channel.origin)])
     });
 
     let mut taken: BTreeMap<&PathBuf, &Origin> = BTreeMap::new();
-    for (path, origin) in binds
-        .chain(tmpfs)
-        .chain(exposed)
-        .chain(workspace)
-        .chain(channel)
-    {
+    for (path, origin) in binds.chain(tmpfs).chain(exposed).chain(workspace).chain(channel) {
         if let Some(other) = taken.insert(path, origin) {
             let (path, other) = (path.clone(), other.clone());
             return Err(Problem::Duplicate { path, other }.at(origin));
@@ -424,12 +398,7 @@ fn bind(entry: &PathOr<BindTable>, dir: &Path, origin: Origin) -> Result<Bind, P
         Some(dest) => check::mount_point(dest.as_ref())?,
         None => src.clone(),
     };
-    Ok(Bind {
-        src,
-        dest,
-        optional,
-        origin,
-    })
+    Ok(Bind { src, dest, optional, origin })
 }
 
 fn bind_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<Bind, Problem> {
@@ -439,12 +408,7 @@ fn bind_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<Bind, Problem> 
         Some(dest) => check::mount_point(dest)?,
         None => src.clone(),
     };
-    Ok(Bind {
-        src,
-        dest,
-        optional: false,
-        origin,
-    })
+    Ok(Bind { src, dest, optional: false, origin })
 }
 
 fn split_colon(text: &OsStr) -> (&Path, Option<&Path>) {
@@ -458,11 +422,7 @@ fn tmpfs(entry: &PathOr<TmpfsTable>, origin: Origin) -> Result<Tmpfs, Problem> {
         PathOr::Path(path) => (path, None),
         PathOr::Table(table) => (&table.path, table.size.as_deref()),
     };
-    Ok(Tmpfs {
-        path: check::mount_point(path.as_ref())?,
-        size: size.map(check::size).transpose()?,
-        origin,
-    })
+    Ok(Tmpfs { path: check::mount_point(path.as_ref())?, size: size.map(check::size).transpose()?, origin })
 }
 
 fn expose(entry: &PathOr<ExposeTable>, dir: &Path, origin: Origin) -> Result<Expose, Problem> {
@@ -470,19 +430,10 @@ fn expose(entry: &PathOr<ExposeTable>, dir: &Path, origin: Origin) -> Result<Exp
         PathOr::Path(path) => (path, ExposeKind::Directory, false),
         PathOr::Table(table) => (&table.path, table.kind, table.create),
     };
-    Ok(Expose {
-        path: check::view(path.as_ref(), dir)?,
-        kind,
-        create,
-        origin,
-    })
+    Ok(Expose { path: check::view(path.as_ref(), dir)?, kind, create, origin })
 }
 
-fn workspace_flag(
-    text: &OsStr,
-    cwd: &Path,
-    origin: Origin,
-) -> Result<(Entry, Option<Access>), Problem> {
+fn workspace_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<(Entry, Option<Access>), Problem> {
     let (dir, access) = split_colon(text);
     let access = match access {
         None => None,

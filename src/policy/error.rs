@@ -41,10 +41,7 @@ pub enum Problem {
     UnknownVersion(String),
 
     #[error("no built-in profile `{name}`")]
-    UnknownProfile {
-        name: String,
-        suggestion: Option<String>,
-    },
+    UnknownProfile { name: String, suggestion: Option<String> },
     #[error("extends goes round in a circle: {0}")]
     ExtendsCircle(String),
     #[error("extends goes deeper than {0} files")]
@@ -105,10 +102,7 @@ pub enum Problem {
 impl Problem {
     /// This problem at `place`.
     pub fn at(self, place: impl Into<Origin>) -> PolicyError {
-        PolicyError {
-            place: place.into(),
-            problem: self,
-        }
+        PolicyError { place: place.into(), problem: self }
     }
 }
 
@@ -128,9 +122,7 @@ impl PolicyError {
             Problem::TooLarge { .. } => "give a policy file; this is something else",
             Problem::NotUtf8 { .. } => "write the text in UTF-8",
             Problem::Syntax { suggestion, .. } => {
-                return suggestion
-                    .as_ref()
-                    .map(|known| format!("did you mean `{known}`?"));
+                return suggestion.as_ref().map(|known| format!("did you mean `{known}`?"));
             }
             Problem::NoVersion => "write `version = 1` as the first line",
             Problem::UnknownVersion(_) => "this cellblock reads version 1",
@@ -143,9 +135,7 @@ impl PolicyError {
                     ),
                 });
             }
-            Problem::ExtendsCircle(_) | Problem::ExtendsDepth(_) => {
-                "take one of these out of `extends`"
-            }
+            Problem::ExtendsCircle(_) | Problem::ExtendsDepth(_) => "take one of these out of `extends`",
             Problem::UndefinedVariable(name) => {
                 return Some(format!("give it with --var {name}=VALUE"));
             }

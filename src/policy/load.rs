@@ -35,12 +35,7 @@ const LIKENESS: f64 = 0.7;
 /// The first thing that is wrong, with its place.
 pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
     let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
-    let mut loader = Loader {
-        vars,
-        draft: Draft::default(),
-        open: Vec::new(),
-        done: Vec::new(),
-    };
+    let mut loader = Loader { vars, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
     for name in &options.profile {
         loader.profile(name, &Origin("--profile".into()))?;
     }
@@ -68,11 +63,7 @@ impl Loader<'_> {
             let name = name.to_owned();
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
-        self.add(&Source {
-            name: format!("profile {name}"),
-            text,
-            dir: Path::new("/"),
-        })
+        self.add(&Source { name: format!("profile {name}"), text, dir: Path::new("/") })
     }
 
     /// `shown` is the path as it was written, which messages and circles go by.
@@ -93,11 +84,7 @@ impl Loader<'_> {
         })?;
         // A file's `..` and links end here, so that its entries hold none.
         let dir = fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?;
-        self.add(&Source {
-            name,
-            text,
-            dir: &dir,
-        })
+        self.add(&Source { name, text, dir: &dir })
     }
 
     fn add(&mut self, source: &Source) -> Result<(), PolicyError> {
@@ -172,8 +159,7 @@ impl Source<'_> {
         for (_, value) in table.get_mut().iter_mut() {
             self.expand(value, vars)?;
         }
-        serde::Deserialize::deserialize(Deserializer::from(table))
-            .map_err(|error| self.syntax(error))
+        serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
     }
 
     /// First of all: a file of another version may hold anything.
@@ -228,12 +214,7 @@ impl Source<'_> {
         let excerpt = shown.collect::<Vec<_>>().join("\n");
         let message = error.message().trim_end().replace('\n', ", ");
         let suggestion = suggestion(&message);
-        Problem::Syntax {
-            message,
-            excerpt,
-            suggestion,
-        }
-        .at(&place)
+        Problem::Syntax { message, excerpt, suggestion }.at(&place)
     }
 }
 
@@ -248,9 +229,7 @@ fn suggestion(message: &str) -> Option<String> {
 }
 
 fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let alike = known
-        .into_iter()
-        .map(|known| (strsim::jaro(name, known), known));
+    let alike = known.into_iter().map(|known| (strsim::jaro(name, known), known));
     let best = alike.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 > LIKENESS).then(|| best.1.to_owned())
 }

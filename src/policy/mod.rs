@@ -71,16 +71,7 @@ pub struct Policy {
 
 /// Who is the sandbox of the provider's tools.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    schemars::JsonSchema,
-    clap::ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -120,9 +111,7 @@ pub struct Filesystem {
 }
 
 /// How much of the host's system the cell sees.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
     /// `/usr` and its links, and of `/etc` what programs cannot start without.
@@ -177,9 +166,7 @@ pub struct Expose {
 }
 
 /// What an exposure is.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExposeKind {
     /// A directory, made with mode 0700.
@@ -220,9 +207,7 @@ pub struct Entry {
 }
 
 /// What the cell may do with a lock file.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockAccess {
     /// Not even open it.
@@ -246,9 +231,7 @@ pub struct Workspace {
 }
 
 /// Whether a tree takes writes.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// Every write is EROFS.
@@ -276,16 +259,7 @@ pub struct Network {
 
 /// Which network the cell has.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    schemars::JsonSchema,
-    clap::ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
@@ -369,10 +343,6 @@ impl Default for Cell {
 
 impl Default for Require {
     fn default() -> Self {
-        Require {
-            landlock: 1,
-            allow_missing: Vec::new(),
-            without: Vec::new(),
-        }
+        Require { landlock: 1, allow_missing: Vec::new(), without: Vec::new() }
     }
 }

@@ -43,18 +43,8 @@ fn unescape(value: &mut Value) {
 
 /// The policy file; in its strings each dollar is doubled.
 fn file(policy: &Policy) -> Result<File, PolicyError> {
-    let Policy {
-        mode,
-        cell,
-        filesystem,
-        run,
-        channel,
-        workspace,
-        environment,
-        network,
-        seccomp,
-        require,
-    } = policy;
+    let Policy { mode, cell, filesystem, run, channel, workspace, environment, network, seccomp, require } =
+        policy;
     let duration = |time| At::from(humantime::format_duration(time).to_string());
     let workdir = cell.workdir.as_ref();
     let workdir = workdir.map(|path| text(path, &"--chdir".into()));
@@ -75,40 +65,19 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
             bind: each(&filesystem.bind, bind)?,
             tmpfs: each(&filesystem.tmpfs, tmpfs)?,
         },
-        run: RunTable {
-            expose: each(&run.expose, expose)?,
-        },
-        channel: channel
-            .as_ref()
-            .map(channel_table)
-            .transpose()?
-            .map(At::from),
-        workspace: workspace
-            .as_ref()
-            .map(workspace_table)
-            .transpose()?
-            .map(At::from),
+        run: RunTable { expose: each(&run.expose, expose)? },
+        channel: channel.as_ref().map(channel_table).transpose()?.map(At::from),
+        workspace: workspace.as_ref().map(workspace_table).transpose()?.map(At::from),
         environment: EnvironmentTable {
-            pass: environment
-                .pass
-                .iter()
-                .map(|name| vars::escape(name).into())
-                .collect(),
+            pass: environment.pass.iter().map(|name| vars::escape(name).into()).collect(),
             set: environment
                 .set
                 .iter()
                 .map(|(name, value)| (name.clone(), vars::escape(value).into()))
                 .collect(),
         },
-        network: NetworkTable {
-            mode: Some(network.mode),
-        },
-        seccomp: SeccompTable {
-            filter: seccomp
-                .filter
-                .as_deref()
-                .map(|name| vars::escape(name).into()),
-        },
+        network: NetworkTable { mode: Some(network.mode) },
+        seccomp: SeccompTable { filter: seccomp.filter.as_deref().map(|name| vars::escape(name).into()) },
         require: RequireTable {
             landlock: Some(require.landlock.into()),
             allow_missing: require.allow_missing.clone(),
@@ -122,21 +91,14 @@ fn bind(bind: &Bind) -> Result<PathOr<BindTable>, PolicyError> {
     if bind.src == bind.dest && !bind.optional && !src.contains(':') {
         return Ok(PathOr::Path(src));
     }
-    Ok(PathOr::Table(BindTable {
-        src,
-        dest: Some(text(&bind.dest, &bind.origin)?),
-        optional: bind.optional,
-    }))
+    Ok(PathOr::Table(BindTable { src, dest: Some(text(&bind.dest, &bind.origin)?), optional: bind.optional }))
 }
 
 fn tmpfs(tmpfs: &Tmpfs) -> Result<PathOr<TmpfsTable>, PolicyError> {
     let path = text(&tmpfs.path, &tmpfs.origin)?;
     Ok(match tmpfs.size {
         None => PathOr::Path(path),
-        Some(size) => PathOr::Table(TmpfsTable {
-            path,
-            size: Some(check::size_text(size)),
-        }),
+        Some(size) => PathOr::Table(TmpfsTable { path, size: Some(check::size_text(size)) }),
     })
 }
 
@@ -173,10 +135,7 @@ fn each<T, R>(
     entries: &[T],
     write: impl Fn(&T) -> Result<R, PolicyError>,
 ) -> Result<Vec<At<R>>, PolicyError> {
-    entries
-        .iter()
-        .map(|entry| write(entry).map(At::from))
-        .collect()
+    entries.iter().map(|entry| write(entry).map(At::from)).collect()
 }
 
 fn text(path: &Path, origin: &Origin) -> Result<String, PolicyError> {

@@ -76,9 +76,7 @@ impl<'a> Vars<'a> {
             return Err(Problem::BadReference(format!("${{{name}}}")));
         }
         let value = self.values.get(name);
-        value
-            .cloned()
-            .ok_or_else(|| Problem::UndefinedVariable(name.to_owned()))
+        value.cloned().ok_or_else(|| Problem::UndefinedVariable(name.to_owned()))
     }
 }
 
@@ -98,9 +96,8 @@ fn is_name(name: &str) -> bool {
 ///
 /// The offset of the first byte that is not.
 pub fn utf8(text: &OsStr) -> Result<&str, Problem> {
-    std::str::from_utf8(text.as_encoded_bytes()).map_err(|error| Problem::NotUtf8 {
-        offset: error.valid_up_to(),
-    })
+    std::str::from_utf8(text.as_encoded_bytes())
+        .map_err(|error| Problem::NotUtf8 { offset: error.valid_up_to() })
 }
 
 /// `text` so that [`Vars::expand`] gives it back.

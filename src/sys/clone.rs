@@ -30,35 +30,20 @@ pub enum Side {
 /// them held would stay locked in the child.
 pub fn into_namespaces(namespaces: c_int) -> Result<Side> {
     if threads() != 1 {
-        return Err(Failure {
-            call: Call::Clone,
-            errno: Errno::EBUSY,
-        });
+        return Err(Failure { call: Call::Clone, errno: Errno::EBUSY });
     }
     let mut pidfd: RawFd = -1;
     let flags = (namespaces | libc::CLONE_PIDFD | libc::SIGCHLD) as libc::c_ulong;
     // SAFETY: without CLONE_VM the child has its own copy of everything, a null stack means the
     // copy of this one, and `pidfd` is written in the parent alone. The third argument is the same
     // on every architecture that we build for.
-    let pid = unsafe {
-        libc::syscall(
-            libc::SYS_clone,
-            flags,
-            0usize,
-            &raw mut pidfd,
-            0usize,
-            0usize,
-        )
-    };
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match check(Call::Clone, pid)? {
         0 => Ok(Side::Child),
         pid => {
             // SAFETY: the kernel has just given us this descriptor and nobody else has it.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Side::Parent {
-                pid: pid as i32,
-                pidfd,
-            })
+            Ok(Side::Parent { pid: pid as i32, pidfd })
         }
     }
 }
@@ -98,12 +83,7 @@ pub enum Memory {
 ///
 /// `entry` must not return and, with [`Memory::Shared`], must leave nothing in
 /// memory that the caller would trip over.
-pub fn child<T>(
-    stack: &mut Stack,
-    memory: Memory,
-    entry: fn(&T) -> !,
-    argument: &T,
-) -> Result<i32> {
+pub fn child<T>(stack: &mut Stack, memory: Memory, entry: fn(&T) -> !, argument: &T) -> Result<i32> {
     struct Start<'a, T> {
         entry: fn(&T) -> !,
         argument: &'a T,
@@ -123,12 +103,7 @@ pub fn child<T>(
     // comes CLONE_VFORK, so that the caller sleeps while the child uses its memory.
     let pid = unsafe {
         let top = stack.0.as_mut_ptr().add(stack.0.len());
-        libc::clone(
-            start::<T>,
-            top.cast(),
-            flags | libc::SIGCHLD,
-            (&raw mut argument).cast(),
-        )
+        libc::clone(start::<T>, top.cast(), flags | libc::SIGCHLD, (&raw mut argument).cast())
     };
     check(Call::Clone, pid.into()).map(|pid| pid as i32)
 }
@@ -156,10 +131,7 @@ pub fn wait(pid: i32) -> Result<End> {
         // SAFETY: `status` and `usage` have room for what the kernel writes.
         let result = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
         match check(Call::Wait, result.into()) {
-            Err(Failure {
-                errno: Errno::EINTR,
-                ..
-            }) => {}
+            Err(Failure { errno: Errno::EINTR, .. }) => {}
             result => {
                 result?;
                 // SAFETY: wait4 succeeded, so it filled `usage`.

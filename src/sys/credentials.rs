@@ -22,31 +22,21 @@ pub fn drop_capabilities() -> Result<()> {
     let mut known = false;
     for capability in (0..64).rev() {
         match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
-            Err(Failure {
-                errno: Errno::EINVAL,
-                ..
-            }) if !known && capability > 0 => {}
+            Err(Failure { errno: Errno::EINVAL, .. }) if !known && capability > 0 => {}
             result => {
                 result?;
                 known = true;
             }
         }
     }
-    prctl(
-        libc::PR_CAP_AMBIENT,
-        libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong,
-        0,
-    )?;
+    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
 
     #[repr(C)]
     struct Header {
         version: u32,
         pid: i32,
     }
-    let header = Header {
-        version: 0x2008_0522,
-        pid: 0,
-    };
+    let header = Header { version: 0x2008_0522, pid: 0 };
     let sets = [0u32; 6];
     // SAFETY: version 3 takes a header and two structs of three u32, which the kernel only reads.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
@@ -76,11 +66,7 @@ pub fn set_name(name: &CStr) -> Result<()> {
 
 fn prctl(operation: libc::c_int, first: libc::c_ulong, second: libc::c_ulong) -> Result<()> {
     // SAFETY: the operations above take integers, or a NUL-terminated name.
-    check(
-        Call::Prctl,
-        unsafe { libc::prctl(operation, first, second, 0, 0) }.into(),
-    )
-    .map(drop)
+    check(Call::Prctl, unsafe { libc::prctl(operation, first, second, 0, 0) }.into()).map(drop)
 }
 
 /// Empties `/proc/PID/cmdline`, `environ` and `auxv` of this process, which
@@ -127,15 +113,8 @@ pub fn clear_command_line() -> Result<()> {
         exe_fd: u32::MAX,
     };
     // SAFETY: `map` is a whole `prctl_mm_map` of the size given, which the kernel only reads.
-    let result = unsafe {
-        libc::prctl(
-            libc::PR_SET_MM,
-            libc::PR_SET_MM_MAP,
-            &raw const map,
-            size_of::<Map>(),
-            0,
-        )
-    };
+    let result =
+        unsafe { libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_MAP, &raw const map, size_of::<Map>(), 0) };
     check(Call::Prctl, result.into()).map(drop)
 }
 
@@ -144,11 +123,7 @@ pub fn clear_command_line() -> Result<()> {
 pub fn join_new_session_keyring() -> Result<()> {
     // SAFETY: a null name asks for an anonymous keyring.
     let result = unsafe {
-        libc::syscall(
-            libc::SYS_keyctl,
-            libc::KEYCTL_JOIN_SESSION_KEYRING,
-            std::ptr::null::<libc::c_char>(),
-        )
+        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
     };
     check(Call::Keyctl, result).map(drop)
 }
@@ -157,11 +132,7 @@ pub fn join_new_session_keyring() -> Result<()> {
 pub fn set_hostname(name: &CStr) -> Result<()> {
     let name = name.to_bytes();
     // SAFETY: `name` is readable for its length.
-    check(
-        Call::Sethostname,
-        unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }.into(),
-    )
-    .map(drop)
+    check(Call::Sethostname, unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }.into()).map(drop)
 }
 
 /// umask(2), which cannot fail.
@@ -172,14 +143,7 @@ pub fn set_umask(mask: u32) {
 
 /// Sets both limits of a resource.
 pub fn set_limit(resource: u32, value: u64) -> Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: value,
-        rlim_max: value,
-    };
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: `limit` is one `rlimit`, which the kernel only reads.
-    check(
-        Call::Setrlimit,
-        unsafe { libc::setrlimit(resource as _, &raw const limit) }.into(),
-    )
-    .map(drop)
+    check(Call::Setrlimit, unsafe { libc::setrlimit(resource as _, &raw const limit) }.into()).map(drop)
 }

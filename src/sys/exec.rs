@@ -22,10 +22,7 @@ impl<'a> Image<'a> {
         envp: &'a [impl AsRef<std::ffi::CStr>],
     ) -> Image<'a> {
         Image {
-            candidates: candidates
-                .iter()
-                .map(|path| path.as_ref().as_ptr())
-                .collect(),
+            candidates: candidates.iter().map(|path| path.as_ref().as_ptr()).collect(),
             argv: null_terminated(argv),
             envp: null_terminated(envp),
             strings: std::marker::PhantomData,
@@ -51,17 +48,10 @@ impl<'a> Image<'a> {
                 }
             }
         }
-        Failure {
-            call: Call::Execve,
-            errno,
-        }
+        Failure { call: Call::Execve, errno }
     }
 }
 
 fn null_terminated(strings: &[impl AsRef<std::ffi::CStr>]) -> Vec<*const c_char> {
-    strings
-        .iter()
-        .map(|string| string.as_ref().as_ptr())
-        .chain([std::ptr::null()])
-        .collect()
+    strings.iter().map(|string| string.as_ref().as_ptr()).chain([std::ptr::null()]).collect()
 }

@@ -23,32 +23,17 @@ pub struct Identity {
 /// A path that an agent may have planted a link in then fails with ELOOP
 /// instead of leading elsewhere.
 pub fn open_path(dir: RawFd, path: &CStr) -> Result<OwnedFd> {
-    openat2(
-        dir,
-        path,
-        libc::O_PATH | libc::O_CLOEXEC,
-        libc::RESOLVE_NO_SYMLINKS,
-    )
+    openat2(dir, path, libc::O_PATH | libc::O_CLOEXEC, libc::RESOLVE_NO_SYMLINKS)
 }
 
 /// As [`open_path`], and not out of `dir`.
 pub fn open_path_beneath(dir: RawFd, path: &CStr) -> Result<OwnedFd> {
-    openat2(
-        dir,
-        path,
-        libc::O_PATH | libc::O_CLOEXEC,
-        libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_BENEATH,
-    )
+    openat2(dir, path, libc::O_PATH | libc::O_CLOEXEC, libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_BENEATH)
 }
 
 /// openat2(2), with every `..` and absolute link kept below `dir`.
 pub fn open_in_root(dir: RawFd, path: &CStr) -> Result<OwnedFd> {
-    openat2(
-        dir,
-        path,
-        libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK,
-        libc::RESOLVE_IN_ROOT,
-    )
+    openat2(dir, path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, libc::RESOLVE_IN_ROOT)
 }
 
 fn openat2(dir: RawFd, path: &CStr, flags: libc::c_int, resolve: u64) -> Result<OwnedFd> {
@@ -58,13 +43,7 @@ fn openat2(dir: RawFd, path: &CStr, flags: libc::c_int, resolve: u64) -> Result<
     how.resolve = resolve;
     // SAFETY: `path` ends in NUL and `how` is a whole `open_how` of the size given.
     let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            dir,
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
+        libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), &raw const how, size_of::<libc::open_how>())
     };
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
     check(Call::Openat2, fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
@@ -94,10 +73,7 @@ pub fn must_be(fd: BorrowedFd, expected: Identity) -> Result<()> {
     if stat.st_dev == expected.device && stat.st_ino == expected.inode {
         return Ok(());
     }
-    Err(Failure {
-        call: Call::Identity,
-        errno: Errno::ESTALE,
-    })
+    Err(Failure { call: Call::Identity, errno: Errno::ESTALE })
 }
 
 /// mkdirat(2); a directory that is there already is left as it is.
@@ -105,10 +81,7 @@ pub fn make_directory(dir: RawFd, path: &CStr, mode: libc::mode_t) -> Result<()>
     // SAFETY: `path` ends in NUL.
     let result = unsafe { libc::mkdirat(dir, path.as_ptr(), mode) };
     match check(Call::Mkdirat, result.into()) {
-        Err(Failure {
-            errno: Errno::EEXIST,
-            ..
-        }) => Ok(()),
+        Err(Failure { errno: Errno::EEXIST, .. }) => Ok(()),
         other => other.map(drop),
     }
 }
@@ -122,12 +95,7 @@ pub fn make_symlink(target: &CStr, path: &CStr) -> Result<()> {
 
 /// Makes a new file that holds `content`.
 pub fn make_file(path: &CStr, content: &[u8], mode: libc::mode_t) -> Result<()> {
-    let fd = open(
-        CWD,
-        path,
-        libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW,
-        mode,
-    )?;
+    let fd = open(CWD, path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW, mode)?;
     write(fd.as_raw_fd(), content)
 }
 
@@ -146,10 +114,7 @@ pub fn write(fd: RawFd, content: &[u8]) -> Result<()> {
     let written = unsafe { libc::write(fd, content.as_ptr().cast(), content.len()) };
     let written = check(Call::Write, written as libc::c_long)?;
     if written as usize != content.len() {
-        return Err(Failure {
-            call: Call::Write,
-            errno: Errno::EIO,
-        });
+        return Err(Failure { call: Call::Write, errno: Errno::EIO });
     }
     Ok(())
 }
@@ -162,16 +127,10 @@ pub fn wait_byte(fd: RawFd) -> Result<()> {
         let got = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
         match check(Call::Read, got as libc::c_long) {
             Ok(0) => {
-                return Err(Failure {
-                    call: Call::Read,
-                    errno: Errno::EPIPE,
-                });
+                return Err(Failure { call: Call::Read, errno: Errno::EPIPE });
             }
             Ok(_) => return Ok(()),
-            Err(Failure {
-                errno: Errno::EINTR,
-                ..
-            }) => {}
+            Err(Failure { errno: Errno::EINTR, .. }) => {}
             Err(failure) => return Err(failure),
         }
     }
@@ -179,11 +138,7 @@ pub fn wait_byte(fd: RawFd) -> Result<()> {
 
 /// Whether nobody holds the reading end of the pipe `fd` any more.
 pub fn reader_is_gone(fd: RawFd) -> Result<bool> {
-    let mut poll = libc::pollfd {
-        fd,
-        events: 0,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: `poll` is one `pollfd`.
     let result = unsafe { libc::poll(&raw mut poll, 1, 0) };
     check(Call::Poll, result.into())?;
@@ -218,10 +173,7 @@ pub fn close_all_but(kept: RawFd) -> Result<()> {
 
 fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     // SAFETY: no memory is involved; called in a child that gives up what it closes.
-    check(Call::CloseRange, unsafe {
-        libc::syscall(libc::SYS_close_range, first, last, flags)
-    })
-    .map(drop)
+    check(Call::CloseRange, unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
 }
 
 /// Closes what came along with a clone, and is owned on the other side.
@@ -232,10 +184,7 @@ pub fn close(fd: RawFd) {
 
 /// Sends a message with `fd` over a Unix socket.
 pub fn send_descriptor(socket: RawFd, message: &[u8], fd: BorrowedFd) -> Result<()> {
-    let mut iov = libc::iovec {
-        iov_base: message.as_ptr().cast_mut().cast(),
-        iov_len: message.len(),
-    };
+    let mut iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     // A cmsghdr must be aligned as its first member is; u64 is enough.
     let mut control = [0u64; 4];
     // SAFETY: an all-zero msghdr is valid: null pointers with zero lengths.
@@ -251,14 +200,9 @@ pub fn send_descriptor(socket: RawFd, message: &[u8], fd: BorrowedFd) -> Result<
         (*control).cmsg_level = libc::SOL_SOCKET;
         (*control).cmsg_type = libc::SCM_RIGHTS;
         (*control).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(control)
-            .cast::<RawFd>()
-            .write_unaligned(fd.as_raw_fd());
-        check(
-            Call::Sendmsg,
-            libc::sendmsg(socket, &raw const header, libc::MSG_NOSIGNAL) as libc::c_long,
-        )
-        .map(drop)
+        libc::CMSG_DATA(control).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        check(Call::Sendmsg, libc::sendmsg(socket, &raw const header, libc::MSG_NOSIGNAL) as libc::c_long)
+            .map(drop)
     }
 }
 

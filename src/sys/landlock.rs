@@ -28,12 +28,7 @@ impl Handled {
 pub fn abi() -> u32 {
     // SAFETY: with this flag the kernel reads no attribute.
     let abi = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<Handled>(),
-            0usize,
-            1u32,
-        )
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Handled>(), 0usize, 1u32)
     };
     u32::try_from(abi).unwrap_or(0)
 }
@@ -41,14 +36,8 @@ pub fn abi() -> u32 {
 /// A ruleset that denies all of `handled`.
 pub fn create(handled: &Handled) -> Result<OwnedFd> {
     // SAFETY: `handled` is a whole attribute of the size given.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            &raw const *handled,
-            Handled::SIZE,
-            0u32,
-        )
-    };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const *handled, Handled::SIZE, 0u32) };
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
     check(Call::LandlockCreateRuleset, fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
@@ -61,10 +50,7 @@ pub fn allow(ruleset: &OwnedFd, path: &CStr, access: u64) -> Result<()> {
         parent_fd: i32,
     }
     let parent = open_path(CWD, path)?;
-    let rule = PathBeneath {
-        allowed_access: access,
-        parent_fd: parent.as_raw_fd(),
-    };
+    let rule = PathBeneath { allowed_access: access, parent_fd: parent.as_raw_fd() };
     const LANDLOCK_RULE_PATH_BENEATH: u32 = 1;
     // SAFETY: `rule` is a whole `struct landlock_path_beneath_attr`, packed as the kernel's.
     let result = unsafe {
@@ -82,7 +68,6 @@ pub fn allow(ruleset: &OwnedFd, path: &CStr, access: u64) -> Result<()> {
 /// Enters the domain; `no_new_privs` must be set.
 pub fn restrict_self(ruleset: &OwnedFd) -> Result<()> {
     // SAFETY: no memory is involved.
-    let result =
-        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) };
+    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) };
     check(Call::LandlockRestrictSelf, result).map(drop)
 }

@@ -107,10 +107,7 @@ calls! {
 /// The result of a raw call.
 fn check(call: Call, result: libc::c_long) -> Result<libc::c_long> {
     if result < 0 {
-        return Err(Failure {
-            call,
-            errno: Errno::last(),
-        });
+        return Err(Failure { call, errno: Errno::last() });
     }
     Ok(result)
 }

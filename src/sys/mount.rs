@@ -34,14 +34,7 @@ pub fn make<'a>(
     }
     configure(&context, FSCONFIG_CMD_CREATE, ptr::null(), ptr::null())?;
     // SAFETY: no memory is involved.
-    let mount = unsafe {
-        libc::syscall(
-            libc::SYS_fsmount,
-            context.as_raw_fd(),
-            FSMOUNT_CLOEXEC,
-            attributes,
-        )
-    };
+    let mount = unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) };
     check(Call::Fsmount, mount).map(owned)
 }
 
@@ -52,16 +45,7 @@ fn configure(
     value: *const libc::c_char,
 ) -> Result<()> {
     // SAFETY: `key` and `value` are null, where the command takes none, or end in NUL.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_fsconfig,
-            context.as_raw_fd(),
-            command,
-            key,
-            value,
-            0,
-        )
-    };
+    let result = unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0) };
     check(Call::Fsconfig, result).map(drop)
 }
 
@@ -82,12 +66,9 @@ pub fn copy_inside(path: &CStr) -> Result<OwnedFd> {
 }
 
 fn copy_descriptor(source: &OwnedFd) -> Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE
-        | libc::O_CLOEXEC as u32
-        | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as u32;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as u32;
     // SAFETY: the path is an empty string.
-    let tree =
-        unsafe { libc::syscall(libc::SYS_open_tree, source.as_raw_fd(), c"".as_ptr(), flags) };
+    let tree = unsafe { libc::syscall(libc::SYS_open_tree, source.as_raw_fd(), c"".as_ptr(), flags) };
     check(Call::OpenTree, tree).map(owned)
 }
 
@@ -119,12 +100,7 @@ fn set_attributes(
     attributes: Attributes,
     propagation: u64,
 ) -> Result<()> {
-    let change = libc::mount_attr {
-        attr_set: attributes,
-        attr_clr: 0,
-        propagation,
-        userns_fd: 0,
-    };
+    let change = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation, userns_fd: 0 };
     // SAFETY: `path` ends in NUL and `change` is a whole `mount_attr` of the size given.
     let result = unsafe {
         libc::syscall(
@@ -151,24 +127,13 @@ pub fn attach(tree: &OwnedFd, path: &CStr) -> Result<()> {
 pub fn attach_over_root(tree: &OwnedFd) -> Result<()> {
     move_mount(tree, CWD, c"/", MOVE_MOUNT_F_EMPTY_PATH)?;
     // SAFETY: no memory is involved.
-    check(
-        Call::Fchdir,
-        unsafe { libc::fchdir(tree.as_raw_fd()) }.into(),
-    )
-    .map(drop)
+    check(Call::Fchdir, unsafe { libc::fchdir(tree.as_raw_fd()) }.into()).map(drop)
 }
 
 fn move_mount(tree: &OwnedFd, dir: RawFd, path: &CStr, flags: u32) -> Result<()> {
     // SAFETY: both paths end in NUL.
     let result = unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            dir,
-            path.as_ptr(),
-            flags,
-        )
+        libc::syscall(libc::SYS_move_mount, tree.as_raw_fd(), c"".as_ptr(), dir, path.as_ptr(), flags)
     };
     check(Call::MoveMount, result).map(drop)
 }

@@ -32,18 +32,9 @@ pub fn is_available() -> bool {
 
 /// Lays a filter on this process; `no_new_privs` must be set.
 pub fn install(program: &[Insn]) -> Result<()> {
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_ptr().cast_mut().cast(),
-    };
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
     // SAFETY: `Insn` is laid out as `sock_filter`, the kernel only reads, and `len` of them are there.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            0u32,
-            &raw const program,
-        )
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) };
     check(Call::Seccomp, result).map(drop)
 }

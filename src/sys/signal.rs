@@ -18,15 +18,7 @@ pub fn reset_dispositions() -> Result<()> {
         let size = size_of::<u64>();
         // SAFETY: the kernel's sigaction is no longer than `default` on any machine, and its set of
         // signals is 8 bytes.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                &raw const default,
-                null,
-                size,
-            )
-        };
+        let result = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, null, size) };
         match check(Call::Sigaction, result) {
             // These two cannot be changed.
             Err(_) if matches!(signal, libc::SIGKILL | libc::SIGSTOP) => {}
@@ -86,10 +78,7 @@ pub fn wait() -> Received {
         if signal > 0 {
             // SAFETY: sigwaitinfo filled it; a sender outside the namespace has no id here and shows as 0.
             let sender = unsafe { info.assume_init_ref().si_pid() };
-            return Received {
-                signal,
-                from_outside: sender == 0,
-            };
+            return Received { signal, from_outside: sender == 0 };
         }
     }
 }
@@ -123,11 +112,7 @@ pub fn next_change() -> Option<Change> {
     };
     // SAFETY: after waitid these fields are the ones of SIGCHLD.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    (result == 0 && pid != 0).then_some(Change {
-        pid,
-        code: info.si_code,
-        status,
-    })
+    (result == 0 && pid != 0).then_some(Change { pid, code: info.si_code, status })
 }
 
 /// pidfd_send_signal(2); a process that has gone is no failure.

@@ -16,15 +16,10 @@ pub fn open_pair(ptmx: &CStr) -> Result<(OwnedFd, OwnedFd)> {
     check(Call::Ioctl, result.into())?;
     // SAFETY: TIOCGPTPEER takes open flags by value.
     let slave = unsafe {
-        libc::ioctl(
-            master.as_raw_fd(),
-            libc::TIOCGPTPEER,
-            libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
-        )
+        libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
     };
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
-    let slave =
-        check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })?;
+    let slave = check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })?;
     Ok((master, slave))
 }
 
@@ -37,11 +32,7 @@ pub fn new_session() -> Result<()> {
 /// Makes `terminal` the controlling terminal of this session.
 pub fn take_control(terminal: RawFd) -> Result<()> {
     // SAFETY: TIOCSCTTY takes an int by value; 0 steals from nobody.
-    check(
-        Call::Ioctl,
-        unsafe { libc::ioctl(terminal, libc::TIOCSCTTY, 0) }.into(),
-    )
-    .map(drop)
+    check(Call::Ioctl, unsafe { libc::ioctl(terminal, libc::TIOCSCTTY, 0) }.into()).map(drop)
 }
 
 /// setpgid(2) to a process group of one's own.

@@ -52,10 +52,7 @@ impl Run {
         user::keep(&mut command, writer.into());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let launcher = command.spawn().expect("the launcher starts");
-        Run {
-            launcher,
-            status: BufReader::new(status),
-        }
+        Run { launcher, status: BufReader::new(status) }
     }
 
     fn next(&mut self) -> Option<Value> {
@@ -73,9 +70,8 @@ impl Run {
                 init = pid as i32;
             }
             if line["event"] == "exec" {
-                let is_second = |pid: &i32| {
-                    user::status(*pid).is_some_and(|status| status["NSpid"].ends_with("\t2"))
-                };
+                let is_second =
+                    |pid: &i32| user::status(*pid).is_some_and(|status| status["NSpid"].ends_with("\t2"));
                 let provider = user::children(init).into_iter().find(is_second);
                 return (init, provider.expect("init has a child"));
             }
@@ -147,9 +143,8 @@ impl Told {
 /// (pid_namespaces(7)), so nothing of the cells is left then.
 fn no_orphans() {
     let own = std::process::id() as i32;
-    let is_init = |pid: &i32| {
-        user::status(*pid).is_some_and(|status| status["NSpid"].split_whitespace().count() > 1)
-    };
+    let is_init =
+        |pid: &i32| user::status(*pid).is_some_and(|status| status["NSpid"].split_whitespace().count() > 1);
     for init in user::children(own).into_iter().filter(is_init) {
         eventually("an orphaned init ends", || {
             let still = waitpid(Pid::from_raw(init), Some(WaitPidFlag::WNOHANG));
@@ -168,10 +163,7 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % sides
     }
 }
@@ -217,23 +209,13 @@ fn killing_init_or_the_provider_ends_the_cell_and_is_told() {
 #[test]
 fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
     let Some(user) = User::new() else { return };
-    let grace = user.file(
-        "grace.toml",
-        "version = 1\n[cell]\ntimeout_grace = \"300ms\"\n",
-    );
+    let grace = user.file("grace.toml", "version = 1\n[cell]\ntimeout_grace = \"300ms\"\n");
     let grace = ["--policy", grace.to_str().unwrap()];
     let short = [&grace[..], &["--timeout", "500ms"]].concat();
     let long = [&grace[..], &["--timeout", "60s"]].concat();
     let ignore = "trap '' TERM INT HUP QUIT USR1 USR2";
     let table: [(&str, &[&str], String, i32, &str, Option<i64>); 16] = [
-        (
-            "leaves daemons",
-            &long,
-            format!("{DAEMONS} exit 3"),
-            3,
-            "exited",
-            None,
-        ),
+        ("leaves daemons", &long, format!("{DAEMONS} exit 3"), 3, "exited", None),
         (
             "leaves daemons that ignore signals",
             &long,
@@ -258,22 +240,8 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
             "timed-out",
             None,
         ),
-        (
-            "sleeps too long",
-            &short,
-            "exec sleep 300".into(),
-            124,
-            "timed-out",
-            Some(15),
-        ),
-        (
-            "closes its descriptors",
-            &long,
-            "exec <&- >&- 2>&-; exit 5".into(),
-            5,
-            "exited",
-            None,
-        ),
+        ("sleeps too long", &short, "exec sleep 300".into(), 124, "timed-out", Some(15)),
+        ("closes its descriptors", &long, "exec <&- >&- 2>&-; exit 5".into(), 5, "exited", None),
         (
             "works on without descriptors",
             &long,
@@ -282,14 +250,7 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
             "exited",
             None,
         ),
-        (
-            "stops itself for ever",
-            &short,
-            "kill -STOP $$; exit 1".into(),
-            124,
-            "timed-out",
-            Some(15),
-        ),
+        ("stops itself for ever", &short, "kill -STOP $$; exit 1".into(), 124, "timed-out", Some(15)),
         (
             "stops itself and is woken",
             &long,
@@ -298,14 +259,7 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
             "exited",
             None,
         ),
-        (
-            "floods a pipe nobody reads",
-            &short,
-            "exec yes".into(),
-            124,
-            "timed-out",
-            Some(15),
-        ),
+        ("floods a pipe nobody reads", &short, "exec yes".into(), 124, "timed-out", Some(15)),
         (
             "floods it and ignores signals",
             &short,
@@ -322,38 +276,10 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
             "exited",
             None,
         ),
-        (
-            "signals everybody",
-            &long,
-            format!("{DAEMONS} kill -9 -1; exit 9"),
-            9,
-            "exited",
-            None,
-        ),
-        (
-            "aborts",
-            &long,
-            "kill -ABRT $$".into(),
-            134,
-            "signaled",
-            Some(6),
-        ),
-        (
-            "crashes",
-            &long,
-            "kill -SEGV $$".into(),
-            139,
-            "signaled",
-            Some(11),
-        ),
-        (
-            "seems to hit the filter",
-            &long,
-            "kill -SYS $$".into(),
-            159,
-            "seccomp-killed",
-            Some(31),
-        ),
+        ("signals everybody", &long, format!("{DAEMONS} kill -9 -1; exit 9"), 9, "exited", None),
+        ("aborts", &long, "kill -ABRT $$".into(), 134, "signaled", Some(6)),
+        ("crashes", &long, "kill -SEGV $$".into(), 139, "signaled", Some(11)),
+        ("seems to hit the filter", &long, "kill -SYS $$".into(), 159, "seccomp-killed", Some(31)),
     ];
     for (what, options, script, code, outcome, signal) in table {
         let started = Instant::now();
@@ -366,22 +292,12 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
         let status = end(&mut run.launcher);
         let took = started.elapsed();
         assert_eq!(status.code(), Some(code), "a provider that {what}");
-        assert!(
-            init == 0 || user::state(init).is_none(),
-            "a provider that {what}"
-        );
+        assert!(init == 0 || user::state(init).is_none(), "a provider that {what}");
         let told = run.end();
         println!("{what}: {took:?}");
-        assert_eq!(
-            (&*told.outcome, told.signal),
-            (outcome, signal),
-            "{what}: {told:?}"
-        );
+        assert_eq!((&*told.outcome, told.signal), (outcome, signal), "{what}: {told:?}");
         let waits = code == 124;
-        assert!(
-            !waits || took >= Duration::from_millis(500),
-            "{what}: {took:?}"
-        );
+        assert!(!waits || took >= Duration::from_millis(500), "{what}: {took:?}");
         assert!(took < Duration::from_secs(10), "{what}: {took:?}");
     }
 }
@@ -391,8 +307,7 @@ fn signals_are_passed_on() {
     let Some(user) = User::new() else { return };
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
         let number: Signal = format!("SIG{signal}").parse().expect("a signal");
-        let script =
-            format!("trap 'echo got {signal}; exit 10' {signal}; echo up; sleep 300 & wait");
+        let script = format!("trap 'echo got {signal}; exit 10' {signal}; echo up; sleep 300 & wait");
         let mut run = Run::script(&user, &[], &script);
         run.wait_for("up");
         run.signal(number);
@@ -422,10 +337,7 @@ fn a_signal_during_set_up_is_not_lost() {
         let mut launcher = run.launcher;
         let status = end(&mut launcher);
         // Before its own first line the launcher is ended as any program is.
-        assert!(
-            status.code() == Some(143) || status.signal() == Some(15),
-            "{status}"
-        );
+        assert!(status.code() == Some(143) || status.signal() == Some(15), "{status}");
     }
 }
 
@@ -440,9 +352,7 @@ fn tstp_stops_the_group_and_the_launcher_and_cont_wakes_both() {
     let sleep = user::children(provider)[0];
     run.signal(Signal::SIGTSTP);
     for pid in [launcher, provider, sleep] {
-        eventually("it is stopped", || {
-            (user::state(pid) == Some('T')).then_some(())
-        });
+        eventually("it is stopped", || (user::state(pid) == Some('T')).then_some(()));
     }
     run.signal(Signal::SIGCONT);
     let told = run.end();
@@ -459,9 +369,7 @@ fn tstp_stops_again_what_was_woken_from_inside() {
     run.wait_for("up");
     run.signal(Signal::SIGTSTP);
     for pid in [run.launcher.id() as i32, provider] {
-        eventually("it is stopped", || {
-            (user::state(pid) == Some('T')).then_some(())
-        });
+        eventually("it is stopped", || (user::state(pid) == Some('T')).then_some(()));
     }
     run.signal(Signal::SIGCONT);
     run.signal(Signal::SIGTERM);
@@ -496,42 +404,18 @@ fn the_status_ends_with_an_exit_line_in_every_case() {
     let table: [(&[&str], &[&str], i32, &str); 8] = [
         (&[], &["true"], 0, "exited"),
         (&[], &["no-such-program"], 127, "exec-failed"),
-        (
-            &["--ro-bind", &format!("{plain}:/opt/plain")],
-            &["/opt/plain"],
-            126,
-            "exec-failed",
-        ),
-        (
-            &["--chdir", "/no/such/place"],
-            &["true"],
-            125,
-            "setup-failed",
-        ),
-        (
-            &["--ro-bind", "/no/such/place"],
-            &["true"],
-            125,
-            "setup-failed",
-        ),
+        (&["--ro-bind", &format!("{plain}:/opt/plain")], &["/opt/plain"], 126, "exec-failed"),
+        (&["--chdir", "/no/such/place"], &["true"], 125, "setup-failed"),
+        (&["--ro-bind", "/no/such/place"], &["true"], 125, "setup-failed"),
         (&["--policy", odd], &["true"], 125, "setup-failed"),
-        (
-            &["--policy", "/no/such/file"],
-            &["true"],
-            125,
-            "setup-failed",
-        ),
+        (&["--policy", "/no/such/file"], &["true"], 125, "setup-failed"),
         (&["--timeout", "10ms"], &["sleep", "300"], 124, "timed-out"),
     ];
     for (options, command, code, outcome) in table {
         let told = Run::start(&user, options, command).end();
         assert_eq!((told.code, &*told.outcome), (code, outcome), "{told:?}");
         assert_eq!(told.output, "", "stdout is the provider's");
-        assert_eq!(
-            told.errors.starts_with("cellblock: "),
-            code > 124,
-            "{told:?}"
-        );
+        assert_eq!(told.errors.starts_with("cellblock: "), code > 124, "{told:?}");
     }
 }
 
@@ -554,30 +438,18 @@ fn a_file_as_standard_stream_is_copied_exactly() {
     let shell = |script: &str| {
         let cell = user.path("cellblock").display().to_string();
         let script = script.replace("CELL", &format!("{cell} run --"));
-        text(
-            &user
-                .command("sh")
-                .args(["-c", &script])
-                .output()
-                .expect("sh"),
-        )
+        text(&user.command("sh").args(["-c", &script]).output().expect("sh"))
     };
 
     let mut run = user.cell(&[], &["cat"]);
     run.stdin(File::open(&big).expect("a file")).stdout(write());
     assert!(run.status().expect("a launch").success());
-    assert!(
-        fs::read(&copy).expect("a file") == bytes,
-        "10 MiB through cat"
-    );
+    assert!(fs::read(&copy).expect("a file") == bytes, "10 MiB through cat");
 
     let mut run = user.cell(&[], &["sh", "-c", "cat >&2"]);
     run.stdin(File::open(&big).expect("a file")).stderr(write());
     assert!(run.status().expect("a launch").success());
-    assert!(
-        fs::read(&copy).expect("a file") == bytes,
-        "10 MiB through stderr"
-    );
+    assert!(fs::read(&copy).expect("a file") == bytes, "10 MiB through stderr");
 
     // One file behind two streams keeps its order.
     let turns = "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done";
@@ -587,10 +459,7 @@ fn a_file_as_standard_stream_is_copied_exactly() {
 
     // What is there stays: appending, and behind what the caller wrote.
     shell("echo a > copy; CELL echo b >> copy; { echo c; CELL echo d; echo e; } >> copy");
-    assert_eq!(
-        fs::read_to_string(&copy).expect("a file"),
-        "a\nb\nc\nd\ne\n"
-    );
+    assert_eq!(fs::read_to_string(&copy).expect("a file"), "a\nb\nc\nd\ne\n");
     shell("{ echo a; CELL echo b; echo c; } > copy");
     assert_eq!(fs::read_to_string(&copy).expect("a file"), "a\nb\nc\n");
 
@@ -651,21 +520,14 @@ fn streams_that_lead_out_or_nowhere_are_refused() {
     for (name, redirection) in table {
         let cell = user.path("cellblock").display().to_string();
         let script = format!("{cell} run --json-status-fd 9 -- touch ran 9>status {redirection}");
-        let output = user
-            .command("sh")
-            .args(["-c", &script])
-            .output()
-            .expect("sh");
+        let output = user.command("sh").args(["-c", &script]).output().expect("sh");
         assert_eq!(output.status.code(), Some(125), "{redirection}");
         let status = fs::read_to_string(user.path("status")).expect("a file");
         let wanted = format!("descriptors: {name} cannot be given to the provider");
         assert!(status.contains(&wanted), "{redirection}: {status}");
         if name != "stderr" {
             let told = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                told.contains(&wanted) && told.contains("remedy: "),
-                "{redirection}: {told}"
-            );
+            assert!(told.contains(&wanted) && told.contains("remedy: "), "{redirection}: {told}");
         }
     }
 }
@@ -683,9 +545,7 @@ fn nothing_of_the_caller_rides_in() {
                 grep -E '^(Sig(Blk|Ign)|ShdPnd|SigPnd)' /proc/self/status";
     let cell = user.script(&[], look);
     let mut run = user.command("sh");
-    run.args(["-c", &dirt, "sh"])
-        .arg(cell.get_program())
-        .args(cell.get_args());
+    run.args(["-c", &dirt, "sh"]).arg(cell.get_program()).args(cell.get_args());
     // SAFETY: sigfillset and sigprocmask are async-signal-safe; the set is filled before it is read.
     unsafe {
         run.pre_exec(|| {
@@ -763,9 +623,8 @@ fn hundreds_at_once_leave_nothing() {
     let Some(user) = User::new() else { return };
     adopt_orphans();
     let before = Traces::of(&user);
-    let mut runs: Vec<Run> = (0..AT_ONCE)
-        .map(|n| Run::script(&user, &[], &format!("read line; exit {n}")))
-        .collect();
+    let mut runs: Vec<Run> =
+        (0..AT_ONCE).map(|n| Run::script(&user, &[], &format!("read line; exit {n}"))).collect();
     for (n, run) in runs.drain(..).enumerate() {
         assert_eq!(run.end().code, n as i32);
     }
@@ -786,15 +645,8 @@ impl Traces {
         let open = fs::read_to_string("/proc/sys/fs/file-nr").expect("file-nr");
         Traces {
             mounts: fs::read_to_string("/proc/self/mountinfo").expect("mountinfo"),
-            files: names
-                .map(|entry| entry.expect("an entry").file_name())
-                .collect(),
-            open: open
-                .split('\t')
-                .next()
-                .expect("a number")
-                .parse()
-                .expect("a number"),
+            files: names.map(|entry| entry.expect("an entry").file_name()).collect(),
+            open: open.split('\t').next().expect("a number").parse().expect("a number"),
         }
     }
 
@@ -804,11 +656,6 @@ impl Traces {
         let now = Traces::of(user);
         assert_eq!(now.mounts, self.mounts);
         assert_eq!(now.files, self.files);
-        assert!(
-            now.open < self.open + launches,
-            "{} {}",
-            self.open,
-            now.open
-        );
+        assert!(now.open < self.open + launches, "{} {}", self.open, now.open);
     }
 }

@@ -11,8 +11,8 @@ use cellblock::cli::{self, CellOptions, Cli, Command, PolicyCommand};
 use cellblock::policy::error::PolicyError;
 use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
-    Access, Channel, Environment, ExposeKind, Layer, LockAccess, Mode, NetworkMode, Origin, Policy,
-    System, load::load, profile, schema::schema,
+    Access, Channel, Environment, ExposeKind, Layer, LockAccess, Mode, NetworkMode, Origin, Policy, System,
+    load::load, profile, schema::schema,
 };
 use tempfile::TempDir;
 
@@ -27,10 +27,7 @@ impl Case {
         let dir = tempfile::tempdir().unwrap();
         let env = [("HOME", "/home/me"), ("TOKEN", "t0k")];
         let env = env.map(|(name, value)| (name.to_owned(), value.into()));
-        Case {
-            dir,
-            env: env.into(),
-        }
+        Case { dir, env: env.into() }
     }
 
     fn file(&self, name: &str, text: impl AsRef<[u8]>) -> &Self {
@@ -165,10 +162,7 @@ fn every_key_is_read() {
     assert_eq!(files.tmpfs[1].size, Some(512 << 20));
 
     let expose = &policy.run.expose;
-    assert_eq!(
-        (expose[0].kind, expose[0].create),
-        (ExposeKind::Directory, false)
-    );
+    assert_eq!((expose[0].kind, expose[0].create), (ExposeKind::Directory, false));
     assert_eq!(expose[1].path, Path::new("/i/traces/r2.ndjson"));
     assert_eq!((expose[1].kind, expose[1].create), (ExposeKind::File, true));
 
@@ -191,10 +185,7 @@ fn every_key_is_read() {
     assert_eq!(policy.network.mode, NetworkMode::Host);
     assert_eq!(policy.seccomp.filter.as_deref(), Some("provider"));
     assert_eq!(policy.require.landlock, 4);
-    assert_eq!(
-        policy.require.allow_missing,
-        [Layer::LandlockScope, Layer::Cgroup]
-    );
+    assert_eq!(policy.require.allow_missing, [Layer::LandlockScope, Layer::Cgroup]);
     assert_eq!(policy.require.without, [Layer::Seccomp]);
 }
 
@@ -317,19 +308,10 @@ fn sources_add_up_in_order() {
     let here = case.path();
     let binds: Vec<_> = policy.filesystem.ro_bind.iter().map(|b| &b.src).collect();
     let near = [format!("{here}/base/near"), format!("{here}/near")];
-    assert_eq!(
-        binds,
-        ["/base", &near[0], "/child", &near[1], "/flag"].map(Path::new)
-    );
-    assert_eq!(
-        policy.channel.unwrap().fifo[0].path,
-        Path::new("/c/activity.fifo")
-    );
+    assert_eq!(binds, ["/base", &near[0], "/child", &near[1], "/flag"].map(Path::new));
+    assert_eq!(policy.channel.unwrap().fifo[0].path, Path::new("/c/activity.fifo"));
     let set = &policy.environment.set;
-    assert_eq!(
-        (&*set["A"], &*set["B"], &*set["LATER"]),
-        ("base", "child", "set")
-    );
+    assert_eq!((&*set["A"], &*set["B"], &*set["LATER"]), ("base", "child", "set"));
     assert_eq!(policy.environment.pass, ["TERM", "PASSED"]);
     assert_eq!(policy.require.without, [Layer::Seccomp, Layer::Network]);
 }
@@ -337,14 +319,8 @@ fn sources_add_up_in_order() {
 #[test]
 fn a_later_policy_file_adds_to_a_former_one() {
     let case = Case::new();
-    case.file(
-        "a.toml",
-        "version = 1\ncell.hostname = 'a'\nrun.expose = ['/a']",
-    )
-    .file(
-        "b.toml",
-        "version = 1\ncell.hostname = 'b'\nrun.expose = ['/b']",
-    );
+    case.file("a.toml", "version = 1\ncell.hostname = 'a'\nrun.expose = ['/a']")
+        .file("b.toml", "version = 1\ncell.hostname = 'b'\nrun.expose = ['/b']");
     let policy = case.load(&["--policy=a.toml", "--policy=b.toml"]).unwrap();
     assert_eq!(policy.cell.hostname, "b");
     assert_eq!(policy.run.expose.len(), 2);
@@ -364,8 +340,7 @@ fn a_file_that_two_others_extend_counts_once() {
 #[test]
 fn a_file_above_is_found_and_its_paths_count_from_there() {
     let case = Case::new();
-    case.file("sub/here", "")
-        .file("p.toml", "version = 1\nrun.expose = ['state']");
+    case.file("sub/here", "").file("p.toml", "version = 1\nrun.expose = ['state']");
     let env = |_: &str| None;
     let cwd = Path::new(&case.path()).join("sub");
     let policy = load(&options(&["--policy=../p.toml"]), &env, &cwd).unwrap();
@@ -558,10 +533,7 @@ fn bytes_that_are_no_utf8_are_refused_with_the_offset() {
     assert_eq!(error.to_string(), "p.toml:2: not UTF-8 at byte 17");
     for flag in [&b"--env=A=\xff"[..], b"--var=a=\xff"] {
         let error = case.load(&[OsStr::from_bytes(flag)]).unwrap_err();
-        assert!(
-            error.to_string().ends_with(": not UTF-8 at byte 2"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with(": not UTF-8 at byte 2"), "{error}");
     }
 }
 
@@ -587,10 +559,7 @@ fn extends_ends_somewhere() {
 #[test]
 fn a_syntax_error_shows_the_line_and_the_value_of_no_variable() {
     let case = Case::new();
-    case.file(
-        "p.toml",
-        "version = 1\n[filesystem]\nro_bnd = ['${TOKEN}']\n",
-    );
+    case.file("p.toml", "version = 1\n[filesystem]\nro_bnd = ['${TOKEN}']\n");
     let error = case.load(&["--policy=p.toml", "--var=TOKEN"]).unwrap_err();
     let excerpt = error.excerpt().unwrap();
     assert_eq!(excerpt, "  |\n3 | ro_bnd = ['${TOKEN}']\n  | ^^^^^^");
@@ -611,11 +580,7 @@ fn without_origins(policy: &Policy) -> String {
 fn a_shown_policy_loads_to_the_same_policy() {
     let case = Case::new();
     case.file("everything.toml", EVERYTHING);
-    let weird = [
-        "--bind=/srv/${x}:/a",
-        "--ro-bind=/\"q\\\n'",
-        "--env=A=${b}$$",
-    ];
+    let weird = ["--bind=/srv/${x}:/a", "--ro-bind=/\"q\\\n'", "--env=A=${b}$$"];
     for flags in [&[][..], &["--policy=everything.toml"], &weird] {
         let policy = case.load(flags).unwrap();
         case.file("shown.toml", show(&policy).unwrap());
@@ -654,21 +619,14 @@ fn fits(schema: &serde_json::Value, root: &serde_json::Value, value: &serde_json
             let required = schema["required"].as_array().into_iter().flatten();
             let open = &schema["additionalProperties"];
             of_type("object")
-                && required
-                    .flat_map(|key| key.as_str())
-                    .all(|key| members.contains_key(key))
-                && members
-                    .iter()
-                    .all(|(key, value)| match schema["properties"].get(key) {
-                        Some(schema) => fits(schema, root, value),
-                        None => open.is_object() && fits(open, root, value),
-                    })
+                && required.flat_map(|key| key.as_str()).all(|key| members.contains_key(key))
+                && members.iter().all(|(key, value)| match schema["properties"].get(key) {
+                    Some(schema) => fits(schema, root, value),
+                    None => open.is_object() && fits(open, root, value),
+                })
         }
         serde_json::Value::Array(values) => {
-            of_type("array")
-                && values
-                    .iter()
-                    .all(|value| fits(&schema["items"], root, value))
+            of_type("array") && values.iter().all(|value| fits(&schema["items"], root, value))
         }
         serde_json::Value::Null => of_type("null"),
         serde_json::Value::Bool(_) => of_type("boolean"),
@@ -688,10 +646,7 @@ fn the_schema_describes_what_is_read() {
     let schema = schema();
     assert!(!schema.contains("null"), "TOML has no null");
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
-    assert_eq!(
-        schema["$schema"],
-        "https://json-schema.org/draft/2020-12/schema"
-    );
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert_eq!(schema["required"], serde_json::json!(["version"]));
     let fits = |text: &str| fits(&schema, &schema, &toml::from_str(text).unwrap());
     assert!(fits(EVERYTHING));

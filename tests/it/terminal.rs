@@ -20,12 +20,7 @@ const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 const CTRL_Z: &str = "\x1a";
 
-const SIZE: Winsize = Winsize {
-    ws_row: 24,
-    ws_col: 80,
-    ws_xpixel: 0,
-    ws_ypixel: 0,
-};
+const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
 /// A terminal with a shell at it. In every script `$CELL` is `cellblock run`.
 struct Terminal {
@@ -74,12 +69,7 @@ impl Terminal {
             .stderr(stream())
             .spawn()
             .expect("a shell");
-        Terminal {
-            master: master.into(),
-            shell,
-            seen: String::new(),
-            read: 0,
-        }
+        Terminal { master: master.into(), shell, seen: String::new(), read: 0 }
     }
 
     fn types(&mut self, keys: &str) {
@@ -101,8 +91,7 @@ impl Terminal {
             // Reading answers EIO once nobody has the other side.
             let got = is_ready.then(|| self.master.read(&mut bytes).unwrap_or(0));
             let ended = got == Some(0);
-            self.seen
-                .push_str(&String::from_utf8_lossy(&bytes[..got.unwrap_or(0)]));
+            self.seen.push_str(&String::from_utf8_lossy(&bytes[..got.unwrap_or(0)]));
             assert!(
                 !ended && Instant::now() < deadline,
                 "never seen: {wanted:?}\n{}\nread up to here: {:?}",
@@ -141,14 +130,9 @@ impl Terminal {
     }
 
     fn resizes(&self, ws_row: u16, ws_col: u16) {
-        let size = Winsize {
-            ws_row,
-            ws_col,
-            ..SIZE
-        };
+        let size = Winsize { ws_row, ws_col, ..SIZE };
         // SAFETY: TIOCSWINSZ reads one winsize.
-        let result =
-            unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        let result = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
         assert_eq!(result, 0);
     }
 }
@@ -199,11 +183,7 @@ fn an_interactive_shell_works_whole() {
 
     terminal.asks("exit 7", "outer> ");
     terminal.asks("echo \"code <$?>\"", "code <7>");
-    assert!(
-        !terminal.seen.contains("no job control"),
-        "{}",
-        terminal.seen
-    );
+    assert!(!terminal.seen.contains("no job control"), "{}", terminal.seen);
 }
 
 #[test]
@@ -262,11 +242,7 @@ fn the_settings_are_restored_in_every_case() {
     let script = "stty -echok -iexten werase ^Y; $CELL -- cat; echo \"code <$?>\"; read line";
     let ways: [(&str, fn(&mut Terminal), &str); 4] = [
         ("it exits", |terminal| terminal.types(CTRL_D), "code <0>"),
-        (
-            "it is killed",
-            |terminal| terminal.types(CTRL_C),
-            "code <130>",
-        ),
+        ("it is killed", |terminal| terminal.types(CTRL_C), "code <130>"),
         (
             "the launcher is told to end",
             |terminal| kill(Pid::from_raw(terminal.launcher()), Signal::SIGTERM).expect("kill"),
@@ -306,16 +282,10 @@ fn the_settings_are_restored_while_the_job_is_stopped() {
     terminal.asks("x", "x\r\nx\r\n");
     terminal.types(CTRL_Z);
     let launcher = terminal.launcher();
-    eventually("it stops", || {
-        (user::state(launcher) == Some('T')).then_some(())
-    });
+    eventually("it stops", || (user::state(launcher) == Some('T')).then_some(()));
     assert_eq!(terminal.settings(), before);
     // As a shell with job control would.
-    kill(
-        Pid::from_raw(-(terminal.shell.id() as i32)),
-        Signal::SIGCONT,
-    )
-    .expect("kill");
+    kill(Pid::from_raw(-(terminal.shell.id() as i32)), Signal::SIGCONT).expect("kill");
     terminal.is_raw(true);
     terminal.asks("y", "y\r\ny\r\n");
     terminal.types(CTRL_D);
@@ -329,19 +299,13 @@ fn nothing_can_be_typed_into_the_callers_terminal() {
     let push = "for my $to (\"/dev/tty\", \"/dev/stdin\") { open(my $tty, \"+<\", $to) or next; \
                 ioctl($tty, 0x5412, $_) for split //, \"echo pwn\" . \"ed\\n\" }; print \"push\", \"ed\\n\"";
     let script = user.file("push.pl", push);
-    if !user::has(
-        "programs",
-        std::fs::exists("/usr/bin/perl").unwrap_or(false),
-    ) {
+    if !user::has("programs", std::fs::exists("/usr/bin/perl").unwrap_or(false)) {
         return;
     }
     for without in ["", "--without seccomp", "--without landlock"] {
         let mut terminal = Terminal::with_bash(&user);
         let bind = format!("--ro-bind {}:/opt/push.pl", script.display());
-        terminal.asks(
-            &format!("$CELL {without} {bind} -- perl /opt/push.pl"),
-            "pushed\r\n",
-        );
+        terminal.asks(&format!("$CELL {without} {bind} -- perl /opt/push.pl"), "pushed\r\n");
         terminal.sees("outer> ");
         terminal.asks("echo 'cle'an", "clean\r\n");
         assert!(!terminal.seen.contains("pwned"), "{}", terminal.seen);
@@ -357,10 +321,7 @@ fn a_terminal_and_a_pipe_stay_what_they_are() {
     terminal.sees("/dev/pts/0\r\n");
     assert!(terminal.seen.contains("<0 is a tty>"), "{}", terminal.seen);
     assert!(!terminal.seen.contains("<1 is a tty>"), "{}", terminal.seen);
-    terminal.asks(
-        &format!("echo | $CELL -- sh -c '{kinds}'"),
-        "<1 is a tty><2 is a tty>",
-    );
+    terminal.asks(&format!("echo | $CELL -- sh -c '{kinds}'"), "<1 is a tty><2 is a tty>");
     terminal.sees("not a tty\r\n");
 }
 
@@ -369,10 +330,7 @@ fn a_launcher_in_the_background_takes_the_terminal_when_its_turn_comes() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
     let script = "echo \"in back\"ground; read line; echo \"got <$line>\"";
-    terminal.asks(
-        &format!("$CELL -- bash -c '{script}' &"),
-        "in background\r\n",
-    );
+    terminal.asks(&format!("$CELL -- bash -c '{script}' &"), "in background\r\n");
     terminal.asks("echo 'still'here", "stillhere\r\n");
     terminal.asks("fg", "line>");
     terminal.is_raw(true);
@@ -398,8 +356,7 @@ fn a_launcher_in_the_background_takes_the_terminal_when_its_turn_comes() {
 fn a_terminal_that_hangs_up_ends_the_run() {
     let Some(user) = User::new() else { return };
     for script in ["exec cat", "trap \"\" HUP; exec cat"] {
-        let mut terminal =
-            Terminal::with_script(&user, &format!("trap '' HUP; $CELL -- sh -c '{script}'"));
+        let mut terminal = Terminal::with_script(&user, &format!("trap '' HUP; $CELL -- sh -c '{script}'"));
         terminal.is_raw(true);
         terminal.asks("x", "x\r\nx\r\n");
         let launcher = terminal.launcher();
@@ -424,12 +381,7 @@ fn a_provider_that_outlives_its_terminal_costs_the_launcher_nothing() {
     terminal.master = File::open("/dev/null").expect("/dev/null");
     let ticks = || {
         let stat = std::fs::read_to_string(format!("/proc/{launcher}/stat")).expect("stat");
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split(' ')
-            .collect();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
         // utime and stime, the 14th and 15th of proc_pid_stat(5).
         fields[12].parse::<u64>().expect("a number") + fields[13].parse::<u64>().expect("a number")
     };

@@ -43,18 +43,11 @@ impl User {
         let program = user.path("cellblock");
         // Not by this process: a child that another test forks meanwhile would
         // hold the copy open for writing, and exec answer ETXTBSY.
-        let copied = Command::new("cp")
-            .args([
-                env!("CARGO_BIN_EXE_cellblock").as_ref(),
-                program.as_os_str(),
-            ])
-            .status();
+        let copied =
+            Command::new("cp").args([env!("CARGO_BIN_EXE_cellblock").as_ref(), program.as_os_str()]).status();
         assert!(copied.is_ok_and(|status| status.success()), "cp");
         user.own(&program);
-        let made = user
-            .command("unshare")
-            .args(["--user", "--map-current-user", "true"])
-            .status();
+        let made = user.command("unshare").args(["--user", "--map-current-user", "true"]).status();
         let has_namespaces = made.is_ok_and(|status| status.success());
         (has("userns", has_namespaces) && has("landlock", cellblock::sys::landlock::abi() > 0))
             .then_some(user)
@@ -153,10 +146,7 @@ pub fn is_root() -> bool {
 /// `CELLBLOCK_TEST_REQUIRE` names it.
 pub fn has(feature: &str, found: bool) -> bool {
     let required = std::env::var("CELLBLOCK_TEST_REQUIRE").unwrap_or_default();
-    assert!(
-        found || required.split(',').all(|name| name != feature),
-        "this host has no {feature}"
-    );
+    assert!(found || required.split(',').all(|name| name != feature), "this host has no {feature}");
     if !found {
         println!("skipped: this host has no {feature}");
     }
@@ -184,11 +174,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub fn text(output: &Output) -> String {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{}\n{stdout}\n{stderr}",
-        output.status
-    );
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
     stdout
 }
 
@@ -196,11 +182,7 @@ pub fn text(output: &Output) -> String {
 pub fn status(pid: i32) -> Option<BTreeMap<String, String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let fields = status.lines().filter_map(|line| line.split_once(':'));
-    Some(
-        fields
-            .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
-            .collect(),
-    )
+    Some(fields.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
 }
 
 /// The state letter of a process; a zombie and one that is no more have none.

@@ -26,12 +26,7 @@ pub fn run() -> anyhow::Result<()> {
     let program = compile(&decisions)?;
     let tree = Loaded::new(&program);
     let chain = Loaded::new(&chain(&decisions));
-    let single = Loaded::new(&[Insn {
-        code: RETURN,
-        jt: 0,
-        jf: 0,
-        k: 0x7fff_0000,
-    }]);
+    let single = Loaded::new(&[Insn { code: RETURN, jt: 0, jf: 0, k: 0x7fff_0000 }]);
 
     let (mut by_tree, mut by_chain) = (Vec::new(), Vec::new());
     for _ in 0..INSTALLS {
@@ -44,22 +39,10 @@ pub fn run() -> anyhow::Result<()> {
         by_tree * 1e6,
         by_chain * 1e6
     );
-    let mut reached = report(
-        "installing provider / as a linear chain",
-        by_tree / by_chain,
-        0.45,
-    );
+    let mut reached = report("installing provider / as a linear chain", by_tree / by_chain, 0.45);
 
-    reached &= report(
-        "instructions to a decision by number, at most",
-        depth(&decisions, &program)?,
-        16.0,
-    );
-    reached &= report(
-        "instructions of the whole filter",
-        program.len() as f64,
-        600.0,
-    );
+    reached &= report("instructions to a decision by number, at most", depth(&decisions, &program)?, 16.0);
+    reached &= report("instructions of the whole filter", program.len() as f64, 600.0);
 
     // The least of many short batches: what disturbs a batch only ever makes it longer.
     let (mut under, mut alone) = (f64::INFINITY, f64::INFINITY);
@@ -67,16 +50,8 @@ pub fn run() -> anyhow::Result<()> {
         under = under.min(in_child(|| call_time(&tree))?);
         alone = alone.min(in_child(|| call_time(&single))?);
     }
-    println!(
-        "getppid under provider {:.1} ns, under a single allow {:.1} ns",
-        under * 1e9,
-        alone * 1e9
-    );
-    reached &= report(
-        "a call by number / under a filter of one allow",
-        under / alone,
-        1.03,
-    );
+    println!("getppid under provider {:.1} ns, under a single allow {:.1} ns", under * 1e9, alone * 1e9);
+    reached &= report("a call by number / under a filter of one allow", under / alone, 1.03);
     ensure!(reached, "a figure is not reached");
     Ok(())
 }
@@ -105,11 +80,7 @@ fn depth(decisions: &Decisions, program: &[Insn]) -> anyhow::Result<f64> {
     for number in 0..1024 {
         let decision = decisions.calls.get(&number);
         if decision.is_none_or(|decision| decision.by_number().is_some()) {
-            let call = Call {
-                audit: decisions.arch.audit(),
-                number,
-                arguments: [0; 6],
-            };
+            let call = Call { audit: decisions.arch.audit(), number, arguments: [0; 6] };
             let (_, steps) = bpf::run(program, &call).map_err(anyhow::Error::msg)?;
             most = most.max(steps);
         }

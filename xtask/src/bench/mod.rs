@@ -25,9 +25,6 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// One line of a report, and whether its figure is reached.
 fn report(what: &str, measured: f64, limit: f64) -> bool {
     let reached = measured <= limit;
-    println!(
-        "{what:<56} {measured:8.3}  ≤ {limit}  {}",
-        if reached { "ok" } else { "MISSED" }
-    );
+    println!("{what:<56} {measured:8.3}  ≤ {limit}  {}", if reached { "ok" } else { "MISSED" });
     reached
 }

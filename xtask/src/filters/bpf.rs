@@ -43,20 +43,12 @@ impl Insn {
 
 /// Lays the graph out; `place` is blamed when it is too long.
 pub fn assemble(graph: &Graph, start: Id, place: &Place) -> Result<Vec<Insn>, Error> {
-    let mut layout = Layout {
-        graph,
-        code: Vec::new(),
-        at: vec![None; graph.nodes.len()],
-    };
+    let mut layout = Layout { graph, code: Vec::new(), at: vec![None; graph.nodes.len()] };
     layout.emit(start);
     if layout.code.len() > MAX_LENGTH {
         let length = layout.code.len();
         let what = format!("the program has {length} instructions, the kernel takes {MAX_LENGTH}");
-        return Err(Error::new(
-            place,
-            what,
-            "fewer conditions, or the same ones for more calls",
-        ));
+        return Err(Error::new(place, what, "fewer conditions, or the same ones for more calls"));
     }
     layout.code.reverse();
     Ok(layout.code)

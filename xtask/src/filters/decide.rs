@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::source::{
-    Action, Clause, Entry, Error, Operator, Place, Source, Test, Verdict, nearest,
-};
+use super::source::{Action, Clause, Entry, Error, Operator, Place, Source, Test, Verdict, nearest};
 use super::table::{self, Arch, Argument};
 
 /// The bit that marks a call of x86_64's second numbering.
@@ -77,12 +75,7 @@ impl fmt::Display for Rule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.clause.verdict.action)?;
         for (index, check) in self.checks.iter().enumerate() {
-            write!(
-                f,
-                " {} {}",
-                if index == 0 { "if" } else { "and" },
-                check.text
-            )?;
+            write!(f, " {} {}", if index == 0 { "if" } else { "and" }, check.text)?;
         }
         Ok(())
     }
@@ -92,11 +85,7 @@ impl Check {
     /// Whether the condition holds for these registers.
     pub fn holds(&self, arguments: &[u64; 6]) -> bool {
         let register = arguments[self.argument.index];
-        let value = if self.argument.wide {
-            register
-        } else {
-            u64::from(register as u32)
-        };
+        let value = if self.argument.wide { register } else { u64::from(register as u32) };
         self.values.contains(&(value & self.mask)) != self.negated
     }
 }
@@ -105,10 +94,7 @@ impl Decision<'_> {
     /// The rule that takes a call with these registers.
     pub fn rule(&self, arguments: &[u64; 6]) -> &Rule<'_> {
         let holds = |rule: &&Rule| rule.checks.iter().all(|check| check.holds(arguments));
-        self.rules
-            .iter()
-            .find(holds)
-            .expect("the last rule has no condition")
+        self.rules.iter().find(holds).expect("the last rule has no condition")
     }
 
     /// The rule for every such call, where no argument matters.
@@ -132,29 +118,15 @@ impl<'s> Decisions<'s> {
                     .map(|clause| {
                         let checks = clause.tests.iter();
                         let checks = checks.map(|test| check(source, call, clause, test, arch));
-                        Ok(Rule {
-                            clause,
-                            checks: checks.collect::<Result<_, _>>()?,
-                        })
+                        Ok(Rule { clause, checks: checks.collect::<Result<_, _>>()? })
                     })
                     .collect::<Result<_, Error>>()?;
-                calls.insert(
-                    number,
-                    Decision {
-                        call,
-                        place,
-                        entry,
-                        rules,
-                    },
-                );
+                calls.insert(number, Decision { call, place, entry, rules });
             }
         }
         let said = |verdict: &'s Option<Verdict>, word: &str| {
             verdict.as_ref().ok_or_else(|| {
-                let place = Place {
-                    file: format!("{}.filter", source.name),
-                    line: 1,
-                };
+                let place = Place { file: format!("{}.filter", source.name), line: 1 };
                 let what = format!("nothing says what happens to {word} calls");
                 Error::new(&place, what, format!("{word} refuse ENOSYS: why"))
             })
@@ -202,17 +174,11 @@ fn resolve_call(
         let call = calls.name(number).expect("the table is one to one");
         return Ok((on == arch).then_some((number, call)));
     }
-    let other = Arch::ALL
-        .into_iter()
-        .find(|other| other.calls().number(name).is_some());
+    let other = Arch::ALL.into_iter().find(|other| other.calls().number(name).is_some());
     Err(match other {
         Some(other) => {
             let what = format!("`{name}` is a call of {other} only");
-            Error::new(
-                place,
-                what,
-                format!("it below a line that ends in `on {other}`"),
-            )
+            Error::new(place, what, format!("it below a line that ends in `on {other}`"))
         }
         None => {
             let near = nearest(name, calls.iter().map(|(_, name)| name));
@@ -231,10 +197,7 @@ fn check(
 ) -> Result<Check, Error> {
     let place = &clause.verdict.place;
     let arguments = table::arguments(call);
-    let Some(&argument) = arguments
-        .iter()
-        .find(|argument| argument.name == test.argument)
-    else {
+    let Some(&argument) = arguments.iter().find(|argument| argument.name == test.argument) else {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.name).collect();
         let instead = match names[..] {
             [] => format!("`{call}` without a condition, it takes no argument"),
@@ -243,11 +206,7 @@ fn check(
         let what = format!("`{call}` has no argument `{}`", test.argument);
         return Err(Error::new(place, what, instead));
     };
-    let width = if argument.wide {
-        u64::MAX
-    } else {
-        u64::from(u32::MAX)
-    };
+    let width = if argument.wide { u64::MAX } else { u64::from(u32::MAX) };
     let mut text = test.argument.clone();
     let mask = match &test.mask {
         None => width,
@@ -259,15 +218,8 @@ fn check(
         }
     };
     if mask & !width != 0 || mask == 0 {
-        let what = format!(
-            "the kernel reads 32 bits of `{}`, not {mask:#x}",
-            argument.name
-        );
-        return Err(Error::new(
-            place,
-            what,
-            "a mask of its low bits, at least one",
-        ));
+        let what = format!("the kernel reads 32 bits of `{}`, not {mask:#x}", argument.name);
+        return Err(Error::new(place, what, "a mask of its low bits, at least one"));
     }
     text = format!("{text} {}", test.operator);
     let mut found = BTreeSet::new();
@@ -283,20 +235,11 @@ fn check(
     }
     let one = matches!(test.operator, Operator::Equal | Operator::NotEqual);
     if one && found.len() != 1 {
-        let what = format!(
-            "`{}` compares with one value, {} is a set",
-            test.operator, test.values[0]
-        );
+        let what = format!("`{}` compares with one value, {} is a set", test.operator, test.values[0]);
         return Err(Error::new(place, what, "in, or not in"));
     }
     let negated = matches!(test.operator, Operator::NotEqual | Operator::NotIn);
-    Ok(Check {
-        argument,
-        mask,
-        values: found,
-        negated,
-        text,
-    })
+    Ok(Check { argument, mask, values: found, negated, text })
 }
 
 /// What a word stands for, by name and value: a number, a constant, or all of a set.
@@ -313,20 +256,9 @@ fn values<'a>(
     let value = |name: &'a str| match table::number(name).or_else(|| arch.constant(name)) {
         Some(value) => Ok((name, value)),
         None => {
-            let near = nearest(
-                name,
-                source
-                    .sets
-                    .keys()
-                    .map(String::as_str)
-                    .chain(table::constant_names()),
-            );
+            let near = nearest(name, source.sets.keys().map(String::as_str).chain(table::constant_names()));
             let instead = format!("{near}, or add it to xtask/src/filters/syscalls/constants.txt");
-            Err(Error::new(
-                place,
-                format!("nothing is known by the name `{name}`"),
-                instead,
-            ))
+            Err(Error::new(place, format!("nothing is known by the name `{name}`"), instead))
         }
     };
     members.into_iter().map(value).collect()

@@ -27,13 +27,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let all: BTreeSet<&String> = old.iter().chain(&new).collect();
     for name in all {
         let at = |names: &[String], revision: Option<&str>| {
-            names
-                .contains(name)
-                .then(|| load_at(revision, name))
-                .transpose()
+            names.contains(name).then(|| load_at(revision, name)).transpose()
         };
-        let from =
-            at(&old, Some(&args.from)).with_context(|| format!("{name} at {}", args.from))?;
+        let from = at(&old, Some(&args.from)).with_context(|| format!("{name} at {}", args.from))?;
         let to = at(&new, args.to.as_deref())?;
         for arch in Arch::ALL {
             let decisions = |source: &Option<Source>| -> Result<_, source::Error> {
@@ -69,9 +65,7 @@ fn lines(decisions: &Decisions) -> Vec<Decided> {
 fn changes(from: &[Decided], to: &[Decided]) -> Vec<String> {
     let clauses = |all: &[Decided], name: &str| {
         let found = all.iter().find(|(call, _)| call == name);
-        found
-            .map(|(_, clauses)| clauses.clone())
-            .unwrap_or_default()
+        found.map(|(_, clauses)| clauses.clone()).unwrap_or_default()
     };
     let names: BTreeSet<&String> = from.iter().chain(to).map(|(call, _)| call).collect();
     let mut changes = Vec::new();
@@ -83,8 +77,7 @@ fn changes(from: &[Decided], to: &[Decided]) -> Vec<String> {
             (old, []) => changes.push(format!("- {name}: {}", old.join("; "))),
             ([old], [new]) => changes.push(format!("! {name}: {old} → {new}")),
             _ => {
-                let same: BTreeSet<&String> =
-                    old.iter().filter(|line| new.contains(line)).collect();
+                let same: BTreeSet<&String> = old.iter().filter(|line| new.contains(line)).collect();
                 let gone = old.iter().filter(|line| !same.contains(line));
                 changes.extend(gone.map(|line| format!("- {name}: {line}")));
                 let added = new.iter().filter(|line| !same.contains(line));
@@ -111,24 +104,14 @@ fn load_at(revision: Option<&str>, name: &str) -> Result<Source, source::Error> 
 
 fn names_at(revision: &str) -> anyhow::Result<Vec<String>> {
     let files = git(&["ls-tree", "--name-only", revision, "filters/"])?;
-    let names = files
-        .lines()
-        .filter_map(|file| file.strip_prefix("filters/")?.strip_suffix(".filter"));
+    let names = files.lines().filter_map(|file| file.strip_prefix("filters/")?.strip_suffix(".filter"));
     Ok(names.map(ToOwned::to_owned).collect())
 }
 
 fn git(arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("git")
-        .current_dir(root())
-        .args(arguments)
-        .output()
-        .context("git")?;
+    let output = Command::new("git").current_dir(root()).args(arguments).output().context("git")?;
     if !output.status.success() {
-        bail!(
-            "git {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("git {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -139,10 +122,7 @@ mod tests {
 
     fn decided(lines: &[(&str, &[&str])]) -> Vec<Decided> {
         let clauses = |clauses: &[&str]| clauses.iter().map(ToString::to_string).collect();
-        lines
-            .iter()
-            .map(|(call, lines)| (call.to_string(), clauses(lines)))
-            .collect()
+        lines.iter().map(|(call, lines)| (call.to_string(), clauses(lines))).collect()
     }
 
     #[test]
@@ -173,19 +153,10 @@ mod tests {
 
     #[test]
     fn an_order_that_changed() {
-        let old = decided(&[(
-            "clone",
-            &["allow if flags == 1", "kill if flags == 1", "allow"],
-        )]);
-        let new = decided(&[(
-            "clone",
-            &["kill if flags == 1", "allow if flags == 1", "allow"],
-        )]);
+        let old = decided(&[("clone", &["allow if flags == 1", "kill if flags == 1", "allow"])]);
+        let new = decided(&[("clone", &["kill if flags == 1", "allow if flags == 1", "allow"])]);
         let changes = changes(&old, &new);
         assert_eq!(changes.len(), 1);
-        assert!(
-            changes[0].starts_with("! clone: now in this order: kill"),
-            "{changes:?}"
-        );
+        assert!(changes[0].starts_with("! clone: now in this order: kill"), "{changes:?}");
     }
 }

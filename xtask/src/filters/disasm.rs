@@ -32,11 +32,7 @@ pub fn disassemble(program: &[Insn], arch: Arch) -> String {
             EQUAL | AT_LEAST => {
                 let operator = if insn.code == EQUAL { "==" } else { ">=" };
                 let (yes, no) = (target(insn.jt.into()), target(insn.jf.into()));
-                writeln!(
-                    text,
-                    "if {operator} {} {yes} else {no}",
-                    operand(offset, insn.k, arch)
-                )
+                writeln!(text, "if {operator} {} {yes} else {no}", operand(offset, insn.k, arch))
             }
             code => writeln!(text, "unknown {code:#x}"),
         };
@@ -49,11 +45,7 @@ fn word(offset: u32) -> String {
         NUMBER => "number".to_owned(),
         ARCH => "architecture".to_owned(),
         _ => {
-            let half = if offset.is_multiple_of(8) {
-                "low"
-            } else {
-                "high"
-            };
+            let half = if offset.is_multiple_of(8) { "low" } else { "high" };
             format!("argument {} {half}", (offset - ARGUMENTS) / 8)
         }
     }

@@ -24,26 +24,14 @@ impl Loaded {
     ///
     /// What the kernel says to `no_new_privs` or to the program.
     pub fn install(&self) -> io::Result<()> {
-        let program = libc::sock_fprog {
-            len: self.0.len() as u16,
-            filter: self.0.as_ptr().cast_mut(),
-        };
+        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
         // SAFETY: `program` points to `len` instructions that live until the call returns, and
         // the kernel only reads them.
         let installed = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::syscall(
-                    libc::SYS_seccomp,
-                    libc::SECCOMP_SET_MODE_FILTER,
-                    0,
-                    &program,
-                ) == 0
+                && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) == 0
         };
-        if installed {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Has `command` run under the filter.

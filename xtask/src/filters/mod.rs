@@ -60,9 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The root of the workspace.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is below the root")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is below the root")
 }
 
 /// The names of all filters: a filter is a file `filters/NAME.filter`.
@@ -72,14 +70,8 @@ pub fn names() -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "filter")
-        {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
+        if path.extension().is_some_and(|extension| extension == "filter") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
         }
     }
     names.sort();
@@ -95,10 +87,7 @@ pub fn load(name: &str) -> Result<Source, source::Error> {
 /// The program for `decisions`.
 pub fn compile(decisions: &Decisions) -> Result<Vec<Insn>, source::Error> {
     let (graph, start) = tree::Graph::new(decisions);
-    let place = Place {
-        file: format!("{}.filter", decisions.name),
-        line: 1,
-    };
+    let place = Place { file: format!("{}.filter", decisions.name), line: 1 };
     bpf::assemble(&graph, start, &place)
 }
 
@@ -110,18 +99,13 @@ fn generate(check: bool) -> anyhow::Result<()> {
         for arch in Arch::ALL {
             let decisions = Decisions::new(&source, arch)?;
             let program = compile(&decisions)?;
-            let mut add = |kind: &str, text| {
-                made.push((directory.join(format!("{name}.{arch}.{kind}")), text))
-            };
+            let mut add =
+                |kind: &str, text| made.push((directory.join(format!("{name}.{arch}.{kind}")), text));
             add("rs", render::program(&name, &program));
             add("txt", disasm::disassemble(&program, arch));
             add("decisions", render::decisions(&decisions));
             if !check {
-                println!(
-                    "{name} {arch}: {} calls, {} instructions",
-                    decisions.calls.len(),
-                    program.len()
-                );
+                println!("{name} {arch}: {} calls, {} instructions", decisions.calls.len(), program.len());
             }
         }
     }
@@ -132,22 +116,12 @@ fn generate(check: bool) -> anyhow::Result<()> {
         .filter(|path| !made.iter().any(|(ours, _)| ours == path))
         .collect();
     if check {
-        let differs = |(path, text): &&(PathBuf, String)| {
-            fs::read_to_string(path).ok().as_ref() != Some(text)
-        };
-        let changed = made
-            .iter()
-            .filter(differs)
-            .map(|(path, _)| path)
-            .chain(&stale);
-        let changed: Vec<String> = changed
-            .map(|path| format!("\n  {}", path.display()))
-            .collect();
+        let differs =
+            |(path, text): &&(PathBuf, String)| fs::read_to_string(path).ok().as_ref() != Some(text);
+        let changed = made.iter().filter(differs).map(|(path, _)| path).chain(&stale);
+        let changed: Vec<String> = changed.map(|path| format!("\n  {}", path.display())).collect();
         if !changed.is_empty() {
-            bail!(
-                "not what the sources in filters/ make:{}\nrun: cargo xtask filters",
-                changed.concat()
-            );
+            bail!("not what the sources in filters/ make:{}\nrun: cargo xtask filters", changed.concat());
         }
         return Ok(());
     }

@@ -23,14 +23,10 @@ pub struct Args {
 /// Where distributions keep the numbers of an architecture.
 fn installed(arch: Arch) -> &'static [&'static str] {
     match arch {
-        Arch::X86_64 => &[
-            "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
-            "/usr/include/asm/unistd_64.h",
-        ],
-        Arch::Aarch64 => &[
-            "/usr/include/aarch64-linux-gnu/asm/unistd_64.h",
-            "/usr/include/asm-generic/unistd.h",
-        ],
+        Arch::X86_64 => &["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"],
+        Arch::Aarch64 => {
+            &["/usr/include/aarch64-linux-gnu/asm/unistd_64.h", "/usr/include/asm-generic/unistd.h"]
+        }
     }
 }
 
@@ -39,15 +35,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let header = match &args.header {
         Some(header) => header.clone(),
         None => {
-            let there = installed(args.arch)
-                .iter()
-                .map(PathBuf::from)
-                .find(|path| path.exists());
+            let there = installed(args.arch).iter().map(PathBuf::from).find(|path| path.exists());
             there.with_context(|| {
-                format!(
-                    "no {} headers; install linux-libc-dev, or name one with --header",
-                    args.arch
-                )
+                format!("no {} headers; install linux-libc-dev, or name one with --header", args.arch)
             })?
         }
     };
@@ -57,24 +47,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("{} defines no __NR_…", header.display());
     }
     println!("{}: {} calls", header.display(), calls.len());
-    let unknown = calls
-        .iter()
-        .filter(|(number, _)| args.arch.calls().name(**number).is_none());
+    let unknown = calls.iter().filter(|(number, _)| args.arch.calls().name(**number).is_none());
     for (number, call) in unknown {
-        println!(
-            "{number} {call}: add it to xtask/src/filters/syscalls/{}.txt, and decide",
-            args.arch
-        );
+        println!("{number} {call}: add it to xtask/src/filters/syscalls/{}.txt, and decide", args.arch);
     }
     for name in super::names()? {
         let source = super::load(&name)?;
         let decisions = Decisions::new(&source, args.arch)?;
         for (number, call) in args.arch.calls().iter() {
             if !decisions.calls.contains_key(&number) {
-                println!(
-                    "{number} {call}: {name} does not mention it, so: {}",
-                    decisions.unknown.action
-                );
+                println!("{number} {call}: {name} does not mention it, so: {}", decisions.unknown.action);
             }
         }
     }
@@ -86,11 +68,7 @@ fn numbers<'t>(text: &'t str) -> BTreeMap<u32, &'t str> {
     const OF_32_BITS: std::ops::RangeInclusive<u32> = 403..=423;
     let call = |line: &'t str| {
         let (name, number) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
-        let number = number
-            .trim()
-            .parse()
-            .ok()
-            .filter(|number| !OF_32_BITS.contains(number))?;
+        let number = number.trim().parse().ok().filter(|number| !OF_32_BITS.contains(number))?;
         (!matches!(name, "syscalls" | "arch_specific_syscall")).then_some((number, name))
     };
     text.lines().filter_map(call).collect()

@@ -112,9 +112,7 @@ impl Action {
             Action::Allow => 0x7fff_0000,
             Action::Kill => 0x8000_0000,
             // Errno values are the same on both architectures.
-            Action::Refuse(errno) => {
-                0x0005_0000 | Arch::NATIVE.constant(errno).unwrap_or_default() as u32
-            }
+            Action::Refuse(errno) => 0x0005_0000 | Arch::NATIVE.constant(errno).unwrap_or_default() as u32,
         }
     }
 }
@@ -159,11 +157,7 @@ pub struct Error {
 impl Error {
     /// An error at `place`.
     pub fn new(place: &Place, what: impl Into<String>, instead: impl Into<String>) -> Self {
-        Error {
-            place: place.clone(),
-            what: what.into(),
-            instead: instead.into(),
-        }
+        Error { place: place.clone(), what: what.into(), instead: instead.into() }
     }
 }
 
@@ -171,22 +165,10 @@ impl Error {
 /// `filters/`.
 pub fn load(file: &str, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Source, Error> {
     let mut source = Source::default();
-    let start = Place {
-        file: file.to_owned(),
-        line: 1,
-    };
-    Reader {
-        source: &mut source,
-        read,
-        open: Vec::new(),
-    }
-    .file(file, &start)?;
+    let start = Place { file: file.to_owned(), line: 1 };
+    Reader { source: &mut source, read, open: Vec::new() }.file(file, &start)?;
     if source.name.is_empty() {
-        return Err(Error::new(
-            &start,
-            "a filter without a name",
-            "filter NAME: what it is for",
-        ));
+        return Err(Error::new(&start, "a filter without a name", "filter NAME: what it is for"));
     }
     check_once(&source)?;
     Ok(source)
@@ -225,11 +207,8 @@ impl Reader<'_> {
             )
         })?;
         self.open.push(file.to_owned());
-        let mut lines = text
-            .lines()
-            .enumerate()
-            .filter_map(|(index, text)| split(file, index + 1, text))
-            .peekable();
+        let mut lines =
+            text.lines().enumerate().filter_map(|(index, text)| split(file, index + 1, text)).peekable();
         let mut group = String::new();
         while let Some(head) = lines.next() {
             let mut body = Vec::new();
@@ -246,10 +225,7 @@ impl Reader<'_> {
         if head.indented {
             return Err(head.error("an indented line that belongs to nothing", ITEMS));
         }
-        let bare = matches!(
-            head.words[0],
-            "filter" | "group" | "include" | "foreign" | "x32" | "unknown"
-        );
+        let bare = matches!(head.words[0], "filter" | "group" | "include" | "foreign" | "x32" | "unknown");
         if let (true, Some(line)) = (bare, body.first()) {
             let what = format!("nothing can stand below `{}`", head.words[0]);
             return Err(line.error(what, ITEMS));
@@ -258,9 +234,7 @@ impl Reader<'_> {
             ["filter", name] => {
                 head.reasoned()?;
                 if !self.source.name.is_empty() {
-                    return Err(
-                        head.error("a second filter", "group NAME: why, in an included file")
-                    );
+                    return Err(head.error("a second filter", "group NAME: why, in an included file"));
                 }
                 self.source.name = name.to_owned();
             }
@@ -280,9 +254,7 @@ impl Reader<'_> {
             ["call", ref words @ ..] => {
                 head.reasoned()?;
                 let (names, arch) = on_arch(head, words)?;
-                let calls = names
-                    .iter()
-                    .map(|name| (name.to_string(), head.place.clone()));
+                let calls = names.iter().map(|name| (name.to_string(), head.place.clone()));
                 let clauses = body.iter().map(clause).collect::<Result<Vec<_>, _>>()?;
                 self.entry(head, group, arch, calls.collect(), clauses)?;
             }
@@ -294,44 +266,20 @@ impl Reader<'_> {
                 }
                 let calls = body
                     .iter()
-                    .flat_map(|line| {
-                        line.words
-                            .iter()
-                            .map(|word| (word.to_string(), line.place.clone()))
-                    })
+                    .flat_map(|line| line.words.iter().map(|word| (word.to_string(), line.place.clone())))
                     .collect();
-                self.entry(
-                    head,
-                    group,
-                    arch,
-                    calls,
-                    vec![Clause {
-                        verdict,
-                        tests: Vec::new(),
-                    }],
-                )?;
+                self.entry(head, group, arch, calls, vec![Clause { verdict, tests: Vec::new() }])?;
             }
             _ => return Err(head.error(format!("`{}` begins nothing", head.words[0]), ITEMS)),
         }
         Ok(())
     }
 
-    fn set(
-        &mut self,
-        head: &Line,
-        name: &str,
-        values: &[&str],
-        body: &[Line],
-    ) -> Result<(), Error> {
-        let values = values
-            .iter()
-            .chain(body.iter().flat_map(|line| &line.words));
+    fn set(&mut self, head: &Line, name: &str, values: &[&str], body: &[Line]) -> Result<(), Error> {
+        let values = values.iter().chain(body.iter().flat_map(|line| &line.words));
         let values: Vec<String> = values.map(ToString::to_string).collect();
         if self.source.sets.insert(name.to_owned(), values).is_some() {
-            return Err(head.error(
-                format!("a second set `{name}`"),
-                "another name for one of them",
-            ));
+            return Err(head.error(format!("a second set `{name}`"), "another name for one of them"));
         }
         Ok(())
     }
@@ -348,10 +296,7 @@ impl Reader<'_> {
             return Err(head.error("a decision outside of a group", "group NAME: why, above it"));
         }
         if calls.is_empty() {
-            return Err(head.error(
-                "a decision about no call",
-                "the calls, on indented lines below",
-            ));
+            return Err(head.error("a decision about no call", "the calls, on indented lines below"));
         }
         match clauses.iter().position(|clause| clause.tests.is_empty()) {
             Some(index) if index + 1 == clauses.len() => {}
@@ -376,8 +321,7 @@ impl Reader<'_> {
     }
 }
 
-const ITEMS: &str =
-    "one of: filter, include, group, set, allow, refuse, kill, call, foreign, x32, unknown";
+const ITEMS: &str = "one of: filter, include, group, set, allow, refuse, kill, call, foreign, x32, unknown";
 
 impl Line<'_> {
     fn error(&self, what: impl Into<String>, instead: impl Into<String>) -> Error {
@@ -400,10 +344,7 @@ fn split<'a>(file: &str, line: usize, text: &'a str) -> Option<Line<'a>> {
     }
     let (head, reason) = content.split_once(':').unwrap_or((content, ""));
     Some(Line {
-        place: Place {
-            file: file.to_owned(),
-            line,
-        },
+        place: Place { file: file.to_owned(), line },
         indented: text.starts_with(char::is_whitespace),
         words: head.split_whitespace().collect(),
         reason: reason.trim(),
@@ -423,19 +364,13 @@ fn once(slot: &mut Option<Verdict>, head: &Line, action: &[&str]) -> Result<(), 
 }
 
 /// Splits `… on ARCH` from the end of a line.
-fn on_arch<'a, 'w>(
-    line: &Line,
-    words: &'w [&'a str],
-) -> Result<(&'w [&'a str], Option<Arch>), Error> {
+fn on_arch<'a, 'w>(line: &Line, words: &'w [&'a str]) -> Result<(&'w [&'a str], Option<Arch>), Error> {
     let [words @ .., "on", name] = words else {
         return Ok((words, None));
     };
     match Arch::named(name) {
         Some(arch) => Ok((words, Some(arch))),
-        None => Err(line.error(
-            format!("no filter is made for `{name}`"),
-            "on x86_64, or on aarch64",
-        )),
+        None => Err(line.error(format!("no filter is made for `{name}`"), "on x86_64, or on aarch64")),
     }
 }
 
@@ -447,25 +382,15 @@ fn verdict(line: &Line, words: &[&str]) -> Result<Verdict, Error> {
             Action::Refuse(errno.to_string())
         }
         ["refuse", errno] => {
-            let near = nearest(
-                errno,
-                table::constant_names().filter(|name| name.starts_with('E')),
-            );
-            return Err(line.error(
-                format!("no errno is named `{errno}`"),
-                format!("refuse {near}"),
-            ));
+            let near = nearest(errno, table::constant_names().filter(|name| name.starts_with('E')));
+            return Err(line.error(format!("no errno is named `{errno}`"), format!("refuse {near}")));
         }
         _ => {
             let what = format!("`{}` is no action", words.join(" "));
             return Err(line.error(what, "allow, kill, or refuse ERRNO"));
         }
     };
-    Ok(Verdict {
-        action,
-        reason: line.reason.to_owned(),
-        place: line.place.clone(),
-    })
+    Ok(Verdict { action, reason: line.reason.to_owned(), place: line.place.clone() })
 }
 
 fn clause(line: &Line) -> Result<Clause, Error> {
@@ -473,10 +398,9 @@ fn clause(line: &Line) -> Result<Clause, Error> {
     let verdict = verdict(line, parts.next().unwrap_or_default())?;
     let tests = match parts.next() {
         None => Vec::new(),
-        Some(tests) => tests
-            .split(|word| *word == "and")
-            .map(|words| test(line, words))
-            .collect::<Result<_, _>>()?,
+        Some(tests) => {
+            tests.split(|word| *word == "and").map(|words| test(line, words)).collect::<Result<_, _>>()?
+        }
     };
     Ok(Clause { verdict, tests })
 }
@@ -498,12 +422,7 @@ fn test(line: &Line, words: &[&str]) -> Result<Test, Error> {
         }
     };
     let values = values.iter().map(ToString::to_string).collect();
-    Ok(Test {
-        argument: argument.to_string(),
-        mask,
-        operator,
-        values,
-    })
+    Ok(Test { argument: argument.to_string(), mask, operator, values })
 }
 
 /// No call may be decided twice, not even on one architecture.
@@ -515,11 +434,7 @@ fn check_once(source: &Source) -> Result<(), Error> {
             for (call, place) in &entry.calls {
                 if let Some(first) = decided.insert(call, place) {
                     let what = format!("`{call}` is decided already at {first}");
-                    return Err(Error::new(
-                        place,
-                        what,
-                        "the call in one of the two places only",
-                    ));
+                    return Err(Error::new(place, what, "the call in one of the two places only"));
                 }
             }
         }

@@ -50,8 +50,7 @@ impl Arch {
 
     /// The calls of this architecture.
     pub fn calls(self) -> &'static Calls {
-        static X86_64: LazyLock<Calls> =
-            LazyLock::new(|| Calls::parse(include_str!("syscalls/x86_64.txt")));
+        static X86_64: LazyLock<Calls> = LazyLock::new(|| Calls::parse(include_str!("syscalls/x86_64.txt")));
         static AARCH64: LazyLock<Calls> =
             LazyLock::new(|| Calls::parse(include_str!("syscalls/aarch64.txt")));
         match self {
@@ -89,10 +88,7 @@ impl Calls {
                 (number.expect("a number"), words.next().expect("a name"))
             })
             .collect();
-        let numbers = names
-            .iter()
-            .map(|(&number, &name)| (name, number))
-            .collect();
+        let numbers = names.iter().map(|(&number, &name)| (name, number)).collect();
         Calls { names, numbers }
     }
 
@@ -174,9 +170,7 @@ pub fn number(word: &str) -> Option<u64> {
 }
 
 fn lines(text: &'static str) -> impl Iterator<Item = std::str::SplitWhitespace<'static>> {
-    text.lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(str::split_whitespace)
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::split_whitespace)
 }
 
 #[cfg(test)]

@@ -48,48 +48,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 count: 0,
                 first: format!("{}:{}: {line}", path.display(), index + 1),
             };
-            said.entry(format!("{call} {sure}"))
-                .or_insert_with(first)
-                .count += 1;
+            said.entry(format!("{call} {sure}")).or_insert_with(first).count += 1;
         }
     }
     if used.is_empty() {
-        bail!(
-            "no system call in {}; write it with strace -f -o FILE COMMAND",
-            args.logs[0].display()
-        );
+        bail!("no system call in {}; write it with strace -f -o FILE COMMAND", args.logs[0].display());
     }
-    for (
-        key,
-        Said {
-            answer,
-            sure,
-            count,
-            first,
-        },
-    ) in &said
-    {
+    for (key, Said { answer, sure, count, first }) in &said {
         let call = key.split(' ').next().unwrap_or_default();
-        let perhaps = if *sure {
-            ""
-        } else {
-            " perhaps (the trace does not show an argument)"
-        };
+        let perhaps = if *sure { "" } else { " perhaps (the trace does not show an argument)" };
         println!("{call}: {answer}{perhaps}, {count} times\n  {first}");
     }
-    let allowed = decisions
-        .calls
-        .values()
-        .filter(|decision| decides(decision, &Action::Allow));
-    let unused: Vec<&str> = allowed
-        .map(|decision| decision.call)
-        .filter(|call| !used.contains(*call))
-        .collect();
-    println!(
-        "allowed and not used here, {} calls: {}",
-        unused.len(),
-        unused.join(" ")
-    );
+    let allowed = decisions.calls.values().filter(|decision| decides(decision, &Action::Allow));
+    let unused: Vec<&str> =
+        allowed.map(|decision| decision.call).filter(|call| !used.contains(*call)).collect();
+    println!("allowed and not used here, {} calls: {}", unused.len(), unused.join(" "));
     Ok(())
 }
 
@@ -102,10 +75,7 @@ struct Said {
 }
 
 fn decides(decision: &Decision, action: &Action) -> bool {
-    decision
-        .rules
-        .iter()
-        .any(|rule| rule.clause.verdict.action == *action)
+    decision.rules.iter().any(|rule| rule.clause.verdict.action == *action)
 }
 
 /// Name and arguments of the call a line shows: `[pid 7] openat(AT_FDCWD, "x", O_RDONLY) = 3`.
@@ -149,18 +119,12 @@ fn arguments(text: &str) -> Vec<&str> {
 /// What the filter answers if it does not allow the call, and whether that is certain.
 fn answer(decisions: &Decisions, call: &str, shown: &[&str], arch: Arch) -> Option<(Action, bool)> {
     let Some(decision) = decisions.named(call) else {
-        return Some((
-            decisions.unknown.action.clone(),
-            arch.calls().number(call).is_some(),
-        ));
+        return Some((decisions.unknown.action.clone(), arch.calls().number(call).is_some()));
     };
     let mut sure = true;
     for rule in &decision.rules {
         let action = &rule.clause.verdict.action;
-        let holds = rule
-            .checks
-            .iter()
-            .map(|check| holds(check, call, shown, arch));
+        let holds = rule.checks.iter().map(|check| holds(check, call, shown, arch));
         match holds.fold(Some(true), |all, one| match (all, one) {
             (Some(false), _) | (_, Some(false)) => Some(false),
             (None, _) | (_, None) => None,
@@ -180,9 +144,7 @@ fn answer(decisions: &Decisions, call: &str, shown: &[&str], arch: Arch) -> Opti
 fn holds(check: &Check, call: &str, shown: &[&str], arch: Arch) -> Option<bool> {
     let name = check.argument.name;
     // strace names the arguments of clone, and orders them its own way.
-    let named = shown
-        .iter()
-        .find_map(|shown| shown.strip_prefix(name)?.strip_prefix('='));
+    let named = shown.iter().find_map(|shown| shown.strip_prefix(name)?.strip_prefix('='));
     let text = match named {
         Some(text) => text,
         None => match shown.get(check.argument.index) {
@@ -214,8 +176,7 @@ mod tests {
         let source = filters::load("provider").unwrap();
         let decisions = Decisions::new(&source, Arch::X86_64).unwrap();
         let (call, arguments) = call(line).expect("a call");
-        answer(&decisions, call, &arguments, Arch::X86_64)
-            .map(|(action, sure)| (action.to_string(), sure))
+        answer(&decisions, call, &arguments, Arch::X86_64).map(|(action, sure)| (action.to_string(), sure))
     }
 
     fn refuse(errno: &str) -> Option<(String, bool)> {
@@ -235,61 +196,30 @@ mod tests {
 
     #[test]
     fn arguments_as_strace_writes_them() {
-        let (name, arguments) =
-            call(r#"[pid 12] write(1</dev/pts/0>, "a, \"b\")", 8) = 8"#).unwrap();
-        assert_eq!(
-            (name, arguments),
-            ("write", vec!["1</dev/pts/0>", r#""a, \"b\")""#, "8"])
-        );
-        let (_, arguments) =
-            call("7 poll([{fd=5, events=POLLIN}], 1, -1 <unfinished ...>").unwrap();
+        let (name, arguments) = call(r#"[pid 12] write(1</dev/pts/0>, "a, \"b\")", 8) = 8"#).unwrap();
+        assert_eq!((name, arguments), ("write", vec!["1</dev/pts/0>", r#""a, \"b\")""#, "8"]));
+        let (_, arguments) = call("7 poll([{fd=5, events=POLLIN}], 1, -1 <unfinished ...>").unwrap();
         assert_eq!(arguments, ["[{fd=5, events=POLLIN}]", "1", "-1"]);
     }
 
     #[test]
     fn decisions_about_traced_calls() {
+        assert_eq!(verdict(r#"openat(AT_FDCWD, "x", O_RDONLY|O_CLOEXEC) = 3"#), None);
+        assert_eq!(verdict(r#"9 openat(AT_FDCWD, "x", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3"#), None);
+        assert_eq!(verdict(r#"openat(AT_FDCWD, "x", O_WRONLY|O_CREAT, 04755) = 3"#), refuse("EPERM"));
         assert_eq!(
-            verdict(r#"openat(AT_FDCWD, "x", O_RDONLY|O_CLOEXEC) = 3"#),
+            verdict("clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD, child_tidptr=0x7f) = 9"),
             None
         );
-        assert_eq!(
-            verdict(r#"9 openat(AT_FDCWD, "x", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3"#),
-            None
-        );
-        assert_eq!(
-            verdict(r#"openat(AT_FDCWD, "x", O_WRONLY|O_CREAT, 04755) = 3"#),
-            refuse("EPERM")
-        );
-        assert_eq!(
-            verdict(
-                "clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD, child_tidptr=0x7f) = 9"
-            ),
-            None
-        );
-        assert_eq!(
-            verdict("clone(child_stack=NULL, flags=CLONE_NEWNS|SIGCHLD) = 9"),
-            refuse("EPERM")
-        );
-        assert_eq!(
-            verdict("clone3({flags=CLONE_VM, exit_signal=SIGCHLD}, 88) = 9"),
-            refuse("ENOSYS")
-        );
+        assert_eq!(verdict("clone(child_stack=NULL, flags=CLONE_NEWNS|SIGCHLD) = 9"), refuse("EPERM"));
+        assert_eq!(verdict("clone3({flags=CLONE_VM, exit_signal=SIGCHLD}, 88) = 9"), refuse("ENOSYS"));
         assert_eq!(verdict("ioctl(0, TCGETS, {c_iflag=ICRNL, ...}) = 0"), None);
         assert_eq!(verdict("ioctl(0, TIOCSTI, \"x\") = 0"), refuse("EPERM"));
-        assert_eq!(
-            verdict("socket(AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_ROUTE) = 4"),
-            None
-        );
-        assert_eq!(
-            verdict("socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP) = 4"),
-            refuse("EPROTONOSUPPORT")
-        );
+        assert_eq!(verdict("socket(AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_ROUTE) = 4"), None);
+        assert_eq!(verdict("socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP) = 4"), refuse("EPROTONOSUPPORT"));
         assert_eq!(verdict("personality(0xffffffff) = 0 (PER_LINUX)"), None);
         assert_eq!(verdict("unshare(CLONE_NEWUSER) = 0"), refuse("EPERM"));
-        assert_eq!(
-            verdict("prlimit64(0, RLIMIT_NOFILE, NULL, {rlim_cur=1024}) = 0"),
-            None
-        );
+        assert_eq!(verdict("prlimit64(0, RLIMIT_NOFILE, NULL, {rlim_cur=1024}) = 0"), None);
     }
 
     #[test]

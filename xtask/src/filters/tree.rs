@@ -73,29 +73,13 @@ impl Graph {
         let mut numbers = graph.search(&ranges);
         if decisions.arch == Arch::X86_64 {
             let x32 = graph.end(&decisions.x32.action);
-            numbers = graph.add(Node::AtLeast {
-                value: X32_BIT,
-                yes: x32,
-                no: numbers,
-            });
+            numbers = graph.add(Node::AtLeast { value: X32_BIT, yes: x32, no: numbers });
         }
-        let native = graph.add(Node::Load {
-            offset: NUMBER,
-            mask: u32::MAX,
-            then: numbers,
-        });
+        let native = graph.add(Node::Load { offset: NUMBER, mask: u32::MAX, then: numbers });
         let foreign = graph.end(&decisions.foreign.action);
         let value = decisions.arch.audit();
-        let guard = graph.add(Node::Equal {
-            value,
-            yes: native,
-            no: foreign,
-        });
-        let start = graph.add(Node::Load {
-            offset: ARCH,
-            mask: u32::MAX,
-            then: guard,
-        });
+        let guard = graph.add(Node::Equal { value, yes: native, no: foreign });
+        let start = graph.add(Node::Load { offset: ARCH, mask: u32::MAX, then: guard });
         (graph, start)
     }
 
@@ -149,20 +133,12 @@ impl Graph {
             Step::Found => ranges[from].1,
             Step::Exception => {
                 let (value, yes) = ranges[from + 1];
-                self.add(Node::Equal {
-                    value,
-                    yes,
-                    no: ranges[from].1,
-                })
+                self.add(Node::Equal { value, yes, no: ranges[from].1 })
             }
             Step::Split(at) => {
                 let no = self.build(ranges, plan, from, at);
                 let yes = self.build(ranges, plan, at, to);
-                self.add(Node::AtLeast {
-                    value: ranges[at].0,
-                    yes,
-                    no,
-                })
+                self.add(Node::AtLeast { value: ranges[at].0, yes, no })
             }
         }
     }
@@ -195,10 +171,7 @@ enum Step {
 impl Plan {
     fn new(ranges: &[(u32, Id)]) -> Self {
         let count = ranges.len();
-        let mut plan = Plan {
-            steps: vec![(0, 0, Step::Found); (count + 1) * (count + 1)],
-            count,
-        };
+        let mut plan = Plan { steps: vec![(0, 0, Step::Found); (count + 1) * (count + 1)], count };
         for length in 2..=count {
             for from in 0..=count - length {
                 let to = from + length;
@@ -213,9 +186,7 @@ impl Plan {
                         (1 + low.0.max(high.0), 1 + low.1 + high.1, Step::Split(at))
                     };
                     let splits = (from + 1..to).map(split);
-                    splits
-                        .min_by_key(|&(depth, size, _)| (depth, size))
-                        .expect("two ranges")
+                    splits.min_by_key(|&(depth, size, _)| (depth, size)).expect("two ranges")
                 };
                 plan.steps[from * (count + 1) + to] = best;
             }
@@ -240,15 +211,9 @@ fn given<'a>(cases: &[Case<'a>], offset: u32, mask: u32, value: u32) -> Vec<Case
     for case in cases {
         let on_word = |test: &WordTest| (test.offset, test.mask) == (offset, mask);
         let (known, tests): (Vec<_>, Vec<_>) = case.tests.iter().cloned().partition(on_word);
-        if known
-            .iter()
-            .all(|test| test.values.contains(&value) != test.negated)
-        {
+        if known.iter().all(|test| test.values.contains(&value) != test.negated) {
             let decided = tests.is_empty();
-            left.push(Case {
-                tests,
-                action: case.action,
-            });
+            left.push(Case { tests, action: case.action });
             if decided {
                 break;
             }
@@ -265,26 +230,17 @@ fn cases<'a>(rule: &'a Rule) -> Vec<Case<'a>> {
         let ways = words(check);
         alternatives = alternatives
             .iter()
-            .flat_map(|tests: &Vec<WordTest>| {
-                ways.iter().map(move |way| [tests.as_slice(), way].concat())
-            })
+            .flat_map(|tests: &Vec<WordTest>| ways.iter().map(move |way| [tests.as_slice(), way].concat()))
             .collect();
     }
     let action = &rule.clause.verdict.action;
-    alternatives
-        .into_iter()
-        .map(|tests| Case { tests, action })
-        .collect()
+    alternatives.into_iter().map(|tests| Case { tests, action }).collect()
 }
 
 fn words(check: &Check) -> Vec<Vec<WordTest>> {
     let offset = ARGUMENTS + 8 * check.argument.index as u32;
-    let low = |values: BTreeSet<u32>| WordTest {
-        offset,
-        mask: check.mask as u32,
-        values,
-        negated: check.negated,
-    };
+    let low =
+        |values: BTreeSet<u32>| WordTest { offset, mask: check.mask as u32, values, negated: check.negated };
     let high = |values: BTreeSet<u32>, negated| WordTest {
         offset: offset + 4,
         mask: (check.mask >> 32) as u32,
@@ -292,24 +248,13 @@ fn words(check: &Check) -> Vec<Vec<WordTest>> {
         negated,
     };
     if check.mask >> 32 == 0 {
-        return vec![vec![low(check
-            .values
-            .iter()
-            .map(|&value| value as u32)
-            .collect())]];
+        return vec![vec![low(check.values.iter().map(|&value| value as u32).collect())]];
     }
-    let highs: BTreeSet<u32> = check
-        .values
-        .iter()
-        .map(|value| (value >> 32) as u32)
-        .collect();
+    let highs: BTreeSet<u32> = check.values.iter().map(|value| (value >> 32) as u32).collect();
     let mut ways: Vec<Vec<WordTest>> = highs
         .iter()
         .map(|&half| {
-            let same = check
-                .values
-                .iter()
-                .filter(|&&value| (value >> 32) as u32 == half);
+            let same = check.values.iter().filter(|&&value| (value >> 32) as u32 == half);
             let lows = same.map(|&value| value as u32).collect();
             vec![high(BTreeSet::from([half]), false), low(lows)]
         })

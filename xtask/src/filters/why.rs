@@ -35,10 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let Some(decision) = decisions.calls.get(&number) else {
         println!("{number}: {}", decisions.unknown.action);
-        println!(
-            "  {}: {}",
-            decisions.unknown.place, decisions.unknown.reason
-        );
+        println!("  {}: {}", decisions.unknown.place, decisions.unknown.reason);
         return Ok(());
     };
     if args.arguments.is_empty() {
@@ -50,12 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let names = table::arguments(decision.call);
     if args.arguments.len() > names.len() {
         let names: Vec<&str> = names.iter().map(|argument| argument.name).collect();
-        bail!(
-            "{} takes {}: {}",
-            decision.call,
-            names.len(),
-            names.join(" ")
-        );
+        bail!("{} takes {}: {}", decision.call, names.len(), names.join(" "));
     }
     let mut registers = [0; 6];
     for (register, text) in registers.iter_mut().zip(&args.arguments) {
@@ -71,10 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The value of numbers and constants joined by `|`.
 pub fn value(text: &str, arch: Arch) -> Option<u64> {
     let word = |word: &str| table::number(word).or_else(|| arch.constant(word));
-    text.split('|')
-        .map(str::trim)
-        .map(word)
-        .try_fold(0, |value, bits| Some(value | bits?))
+    text.split('|').map(str::trim).map(word).try_fold(0, |value, bits| Some(value | bits?))
 }
 
 fn print(decision: &Decision, rule: &Rule) {

@@ -28,10 +28,7 @@ fn every_call_is_decided_on_purpose() {
         for arch in Arch::ALL {
             let decisions = Decisions::new(&source, arch).unwrap();
             for (number, call) in arch.calls().iter() {
-                assert!(
-                    decisions.calls.contains_key(&number),
-                    "{name} says nothing of {call}"
-                );
+                assert!(decisions.calls.contains_key(&number), "{name} says nothing of {call}");
             }
         }
     }
@@ -47,11 +44,7 @@ fn every_rule_can_be_reached() {
                 for rule in &decision.rules {
                     let place = &rule.clause.verdict.place;
                     let takes = |registers| std::ptr::eq(decision.rule(registers), rule);
-                    assert!(
-                        registers.iter().any(takes),
-                        "{place}: takes no {} call",
-                        decision.call
-                    );
+                    assert!(registers.iter().any(takes), "{place}: takes no {} call", decision.call);
                 }
             }
         }
@@ -65,11 +58,7 @@ fn programs_are_short_and_decide_soon() {
         for arch in Arch::ALL {
             let decisions = Decisions::new(&source, arch).unwrap();
             let program = compile(&decisions).unwrap();
-            assert!(
-                program.len() <= 600,
-                "{name} {arch}: {} instructions",
-                program.len()
-            );
+            assert!(program.len() <= 600, "{name} {arch}: {} instructions", program.len());
             for call in calls(&decisions, numbers(), u64::MAX) {
                 let decision = decisions.calls.get(&call.number);
                 if decision.is_none_or(|decision| decision.by_number().is_some()) {

@@ -67,10 +67,7 @@ fn the_kernel_does_as_decided() {
     // SAFETY: geteuid takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         told_apart.retain(|_, told| !*told);
-        assert!(
-            told_apart.is_empty(),
-            "the kernel itself refuses {told_apart:?}"
-        );
+        assert!(told_apart.is_empty(), "the kernel itself refuses {told_apart:?}");
     }
 }
 
@@ -91,17 +88,11 @@ fn arguments(decision: &Decision) -> Vec<[u64; 6]> {
         // Each namespace alone, none, and all; always with a signal, so that the parent can wait,
         // and never with shared memory, in which parent and child would run on one stack.
         "clone" => {
-            let bits = decision
-                .rules
-                .iter()
-                .flat_map(|rule| &rule.checks)
-                .map(|check| check.mask);
+            let bits = decision.rules.iter().flat_map(|rule| &rule.checks).map(|check| check.mask);
             let bits = bits.fold(0, |all, bits| all | bits);
             let each = (0..64).map(|bit| 1 << bit).filter(|bit| bits & bit != 0);
             let all = [0, 0x80, bits, 1 << 40, bits | 1 << 40];
-            each.chain(all)
-                .map(|flags| [flags | libc::SIGCHLD as u64, 0, 0, 0, 0, 0])
-                .collect()
+            each.chain(all).map(|flags| [flags | libc::SIGCHLD as u64, 0, 0, 0, 0, 0]).collect()
         }
         // What flags of all ones would create outlives its maker.
         "msgget" | "semget" | "shmget" => vec![[u64::MAX, 0, 0, 0, 0, 0]],
@@ -121,11 +112,7 @@ fn outcome(number: u32, registers: &[u64; 6], filter: Option<&Loaded>, patience:
     }
     drop(writer);
 
-    let mut ready = libc::pollfd {
-        fd: reader.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut ready = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut answer = [0u8; 8];
     // SAFETY: `ready` is one pollfd, `answer` has the eight bytes that are asked for.
     let (waited, got) = unsafe {

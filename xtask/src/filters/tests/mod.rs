@@ -36,20 +36,11 @@ fn edges(checks: &[&Check]) -> Vec<u64> {
     let mut edges = BTreeSet::from([0, 1, u64::MAX, 1 << 31, 1 << 32, u64::MAX << 32]);
     for check in checks {
         for &value in &check.values {
-            edges.extend([
-                value,
-                value.wrapping_sub(1),
-                value.wrapping_add(1),
-                value << 32,
-            ]);
+            edges.extend([value, value.wrapping_sub(1), value.wrapping_add(1), value << 32]);
             edges.extend([value | 1 << 32, value | 1 << 63, value ^ 1 << 31]);
             edges.insert(value | !check.mask);
         }
-        edges.extend([
-            check.mask,
-            !check.mask,
-            check.mask & check.mask.wrapping_neg(),
-        ]);
+        edges.extend([check.mask, !check.mask, check.mask & check.mask.wrapping_neg()]);
     }
     edges.into_iter().collect()
 }
@@ -59,19 +50,10 @@ fn edges(checks: &[&Check]) -> Vec<u64> {
 fn registers(decision: &Decision, rest: u64, at_most: u64) -> Vec<[u64; 6]> {
     let values: [Vec<u64>; 6] = std::array::from_fn(|index| {
         let checks = decision.rules.iter().flat_map(|rule| &rule.checks);
-        let checks: Vec<&Check> = checks
-            .filter(|check| check.argument.index == index)
-            .collect();
-        if checks.is_empty() {
-            vec![rest]
-        } else {
-            edges(&checks)
-        }
+        let checks: Vec<&Check> = checks.filter(|check| check.argument.index == index).collect();
+        if checks.is_empty() { vec![rest] } else { edges(&checks) }
     });
-    let count = values
-        .iter()
-        .map(|values| values.len() as u64)
-        .product::<u64>();
+    let count = values.iter().map(|values| values.len() as u64).product::<u64>();
     let step = (count / at_most) | 1;
     (0..count.min(at_most))
         .map(|index| {
@@ -98,20 +80,12 @@ fn calls(
         if let Some(decision) = decisions.calls.get(&number) {
             registers.extend(self::registers(decision, 0, at_most));
         }
-        let native = registers
-            .iter()
-            .map(move |&arguments| (decisions.arch.audit(), number, arguments));
-        let others = [I386, 0x4000_0028]
-            .into_iter()
-            .chain(Arch::ALL.map(Arch::audit))
-            .flat_map(move |audit| {
+        let native = registers.iter().map(move |&arguments| (decisions.arch.audit(), number, arguments));
+        let others =
+            [I386, 0x4000_0028].into_iter().chain(Arch::ALL.map(Arch::audit)).flat_map(move |audit| {
                 [number, number | super::decide::X32_BIT].map(|number| (audit, number, [0; 6]))
             });
         let all: Vec<_> = native.chain(others).collect();
-        all.into_iter().map(|(audit, number, arguments)| Call {
-            audit,
-            number,
-            arguments,
-        })
+        all.into_iter().map(|(audit, number, arguments)| Call { audit, number, arguments })
     })
 }

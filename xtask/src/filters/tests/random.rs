@@ -29,23 +29,17 @@ fn test(call: &'static str) -> impl Strategy<Value = String> {
     let argument = prop::sample::select(table::arguments(call));
     let operator = prop::sample::select(vec!["==", "!=", "in", "not in"]);
     let values = prop::collection::vec(value(), 1..5);
-    (argument, prop::option::of(value()), operator, values).prop_map(
-        |(argument, mask, operator, values)| {
-            let width = if argument.wide {
-                u64::MAX
-            } else {
-                u32::MAX.into()
-            };
-            let mask = mask.map(|mask| mask & width).filter(|&mask| mask != 0);
-            let values: Vec<String> = values
-                .iter()
-                .take(if operator.ends_with("in") { 4 } else { 1 })
-                .map(|value| format!("{:#x}", value & width & mask.unwrap_or(width)))
-                .collect();
-            let mask = mask.map(|mask| format!("& {mask:#x} ")).unwrap_or_default();
-            format!("{} {mask}{operator} {}", argument.name, values.join(" "))
-        },
-    )
+    (argument, prop::option::of(value()), operator, values).prop_map(|(argument, mask, operator, values)| {
+        let width = if argument.wide { u64::MAX } else { u32::MAX.into() };
+        let mask = mask.map(|mask| mask & width).filter(|&mask| mask != 0);
+        let values: Vec<String> = values
+            .iter()
+            .take(if operator.ends_with("in") { 4 } else { 1 })
+            .map(|value| format!("{:#x}", value & width & mask.unwrap_or(width)))
+            .collect();
+        let mask = mask.map(|mask| format!("& {mask:#x} ")).unwrap_or_default();
+        format!("{} {mask}{operator} {}", argument.name, values.join(" "))
+    })
 }
 
 /// The text that decides one call.
@@ -57,10 +51,8 @@ fn decision(call: &'static str, actions: &'static [&'static str]) -> BoxedStrate
     }
     let clause = (action(), prop::collection::vec(test(call), 1..4))
         .prop_map(|(action, tests)| format!("    {action} if {}\n", tests.join(" and ")));
-    let conditional =
-        (prop::collection::vec(clause, 1..5), action()).prop_map(move |(clauses, last)| {
-            format!("call {call}: why\n{}    {last}\n", clauses.concat())
-        });
+    let conditional = (prop::collection::vec(clause, 1..5), action())
+        .prop_map(move |(clauses, last)| format!("call {call}: why\n{}    {last}\n", clauses.concat()));
     prop_oneof![1 => plain, 2 => conditional].boxed()
 }
 
@@ -70,10 +62,7 @@ pub fn source(actions: &'static [&'static str]) -> impl Strategy<Value = String>
     let names = Arch::X86_64.calls().iter().map(|(_, name)| name);
     let names: Vec<&str> = names.filter(everywhere).collect();
     let decisions = prop::sample::subsequence(names, 0..12).prop_flat_map(move |calls| {
-        calls
-            .into_iter()
-            .map(|call| decision(call, actions))
-            .collect::<Vec<_>>()
+        calls.into_iter().map(|call| decision(call, actions)).collect::<Vec<_>>()
     });
     let action = || prop::sample::select(actions);
     (action(), action(), action(), decisions).prop_map(|(foreign, x32, unknown, decisions)| {
@@ -86,16 +75,10 @@ pub fn source(actions: &'static [&'static str]) -> impl Strategy<Value = String>
 }
 
 /// Runs `property` on random sources; a failure names the seed that brings it back.
-pub fn check(
-    sources: impl Strategy<Value = String>,
-    property: impl Fn(&str) -> Result<(), TestCaseError>,
-) {
+pub fn check(sources: impl Strategy<Value = String>, property: impl Fn(&str) -> Result<(), TestCaseError>) {
     let seed = match std::env::var("CELLBLOCK_SEED") {
         Ok(seed) => seed.parse().expect("CELLBLOCK_SEED is a number"),
-        Err(_) => SystemTime::UNIX_EPOCH
-            .elapsed()
-            .expect("after 1970")
-            .as_nanos() as u64,
+        Err(_) => SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64,
     };
     let config = Config {
         cases: CASES,
@@ -112,33 +95,18 @@ pub fn check(
 
 #[test]
 fn programs_decide_as_random_sources() {
-    let actions = &[
-        "allow",
-        "kill",
-        "refuse EPERM",
-        "refuse ENOSYS",
-        "refuse EINVAL",
-    ];
+    let actions = &["allow", "kill", "refuse EPERM", "refuse ENOSYS", "refuse EINVAL"];
     check(source(actions), |text| {
         let source = parse(text).map_err(|error| TestCaseError::fail(error.to_string()))?;
         for arch in Arch::ALL {
             let decisions = Decisions::new(&source, arch).unwrap();
             let program = compile(&decisions).unwrap();
             // Numbers far from any decision are alike: the neighbours do.
-            let near = decisions
-                .calls
-                .keys()
-                .flat_map(|&number| number.saturating_sub(1)..number + 2);
+            let near = decisions.calls.keys().flat_map(|&number| number.saturating_sub(1)..number + 2);
             let numbers: BTreeSet<u32> = near.chain([0, 1023]).collect();
             for call in calls(&decisions, numbers.into_iter(), 24) {
                 let (answer, _) = bpf::run(&program, &call).unwrap();
-                prop_assert_eq!(
-                    answer,
-                    decisions.action(&call).code(),
-                    "{} {:x?}",
-                    arch,
-                    call
-                );
+                prop_assert_eq!(answer, decisions.action(&call).code(), "{} {:x?}", arch, call);
             }
         }
         Ok(())

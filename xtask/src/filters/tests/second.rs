@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
 };
 
 use super::{calls, numbers, parse, random};
@@ -34,11 +34,7 @@ fn seccompiler_agrees_on_our_filters() {
             let ours = compile(&decisions).unwrap();
             for call in calls(&decisions, numbers(), 20_000) {
                 let (answer, _) = bpf::run(&ours, &call).unwrap();
-                assert_eq!(
-                    Ok(answer),
-                    bpf::run(&theirs, &call).map(|run| run.0),
-                    "{name} {call:x?}"
-                );
+                assert_eq!(Ok(answer), bpf::run(&theirs, &call).map(|run| run.0), "{name} {call:x?}");
             }
         }
     }
@@ -75,10 +71,7 @@ fn seccompiler_agrees_on_random_sources() {
 fn two_outcomes(source: &mut Source) {
     let other = Action::Refuse("ENOSYS".to_owned());
     let others = [&mut source.x32, &mut source.unknown].into_iter().flatten();
-    let clauses = source
-        .entries
-        .iter_mut()
-        .flat_map(|entry| &mut entry.clauses);
+    let clauses = source.entries.iter_mut().flat_map(|entry| &mut entry.clauses);
     for verdict in clauses.map(|clause| &mut clause.verdict) {
         if verdict.action != Action::Allow {
             verdict.action = other.clone();
@@ -111,12 +104,8 @@ fn seccompiler(decisions: &Decisions) -> Option<Vec<Insn>> {
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch).ok()?;
     let program: BpfProgram = filter.try_into().ok()?;
-    let insn = |insn: &seccompiler::sock_filter| Insn {
-        code: insn.code,
-        jt: insn.jt,
-        jf: insn.jf,
-        k: insn.k,
-    };
+    let insn =
+        |insn: &seccompiler::sock_filter| Insn { code: insn.code, jt: insn.jt, jf: insn.jf, k: insn.k };
     Some(program.iter().map(insn).collect())
 }
 
@@ -143,21 +132,14 @@ fn allowed(decision: &Decision) -> Option<Ways> {
 }
 
 fn both(left: &Ways, right: &Ways) -> Option<Ways> {
-    let pairs = left.iter().flat_map(|left| {
-        right
-            .iter()
-            .map(|right| [left.as_slice(), right.as_slice()].concat())
-    });
+    let pairs =
+        left.iter().flat_map(|left| right.iter().map(|right| [left.as_slice(), right.as_slice()].concat()));
     (left.len() * right.len() <= MOST_WAYS).then(|| pairs.collect())
 }
 
 /// The ways in which a check holds, or does not.
 fn holds(check: &Check, not: bool) -> Option<Ways> {
-    let width = if check.argument.wide {
-        u64::MAX
-    } else {
-        u32::MAX.into()
-    };
+    let width = if check.argument.wide { u64::MAX } else { u32::MAX.into() };
     let condition = |operator, value| {
         let length = match check.argument.wide {
             true => SeccompCmpArgLen::Qword,
@@ -170,19 +152,12 @@ fn holds(check: &Check, not: bool) -> Option<Ways> {
         return check.values.iter().map(|&value| masked(value)).collect();
     }
     if check.mask == width {
-        let differ = check
-            .values
-            .iter()
-            .map(|&value| condition(SeccompCmpOp::Ne, value));
+        let differ = check.values.iter().map(|&value| condition(SeccompCmpOp::Ne, value));
         return Some(vec![differ.collect::<Option<_>>()?]);
     }
     // It has no "differs under a mask": name all the other values that the mask leaves.
     let others = (check.mask.count_ones() <= 6).then(|| submasks(check.mask))?;
-    others
-        .into_iter()
-        .filter(|value| !check.values.contains(value))
-        .map(masked)
-        .collect()
+    others.into_iter().filter(|value| !check.values.contains(value)).map(masked).collect()
 }
 
 fn submasks(mask: u64) -> Vec<u64> {
