@@ -1,13 +1,16 @@
 //! `--report`: what was applied, each member with its source, and how it ended.
 
-use std::ffi::CStr;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::{self, File};
 use std::io::{BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, fallocate, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -15,6 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::plan::{Plan, Step, Waiver};
+use crate::sys::mount::READ_ONLY;
 use crate::sys::{Errno, fd};
 
 /// One line of the report.
@@ -132,11 +136,13 @@ pub enum Source {
     Installed,
 }
 
-/// A report in the making: a file beside its place, which it takes in the end.
+/// A report in the making: a file without a name, which gets one in the end.
+/// A launcher that is killed leaves nothing behind.
 #[derive(Debug)]
 pub struct Report {
     file: File,
-    temporary: PathBuf,
+    directory: File,
+    name: OsString,
     place: PathBuf,
 }
 
@@ -145,6 +151,10 @@ const ROOM: i64 = 256 * 1024;
 
 impl Report {
     /// Makes sure that a report can be written, before anything is started.
+    ///
+    /// # Errors
+    ///
+    /// When the directory takes no file, or its file system has no room.
     pub fn create(place: &Path) -> Result<Report, Error> {
         let failed = |what: &str, errno: Errno| {
             Error::new("report", format!("{}: {what}", place.display()))
@@ -155,21 +165,38 @@ impl Report {
         if place.is_dir() {
             return Err(failed("it is a directory", Errno::EISDIR));
         }
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".{}", std::process::id()));
-        let temporary = place.with_file_name(temporary);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(|error| failed("it cannot be made", errno(&error)))?;
-        let report = Report { file, temporary, place: place.to_owned() };
+        let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = File::open(parent).map_err(|error| failed("no such directory", errno(&error)))?;
+        let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let file = openat(&directory, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)
+            .map_err(|errno| failed("it cannot be made", errno))?;
+        let report = Report { file: file.into(), directory, name: name.to_owned(), place: place.to_owned() };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
             Err(errno) => Err(failed("there is no room for it", errno)),
+        }
+    }
+
+    /// Refuses a place that the cell can write to: the provider could put a
+    /// report of its own there.
+    pub fn refuse_inside(&self, plan: &Plan) -> Result<(), Error> {
+        let directory = fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
+            .map_err(|error| self.failed(&error))?;
+        let writable = plan.init.iter().find_map(|step| match step {
+            Step::Bind { source, attributes, .. } if attributes & READ_ONLY == 0 => {
+                let source = Path::new(OsStr::from_bytes(source.to_bytes()));
+                directory.starts_with(source).then_some(source)
+            }
+            _ => None,
+        });
+        match writable {
+            None => Ok(()),
+            Some(view) => {
+                Err(Error::new("report", format!("{} lies where the cell can write", self.place.display()))
+                    .cause(format!("it is in the writable view of {}", view.display()))
+                    .remedy("put the report where only the harness can write"))
+            }
         }
     }
 
@@ -203,8 +230,22 @@ impl Report {
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(Reason::from),
         })?;
-        let settled = self.file.sync_all().and_then(|()| fs::rename(&self.temporary, &self.place));
-        settled.map_err(|error| self.failed(&error))
+        self.settle().map_err(|errno| self.failed(&errno.into()))
+    }
+
+    /// Gives the file its name, in place of a former report's. A link cannot
+    /// replace, so it gets another name first.
+    fn settle(&self) -> nix::Result<()> {
+        fsync(&self.file)?;
+        let mut temporary = OsString::from(".");
+        temporary.push(&self.name);
+        temporary.push(format!(".{}", std::process::id()));
+        let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let (from, to) = (&*temporary, &*self.name);
+        linkat(AT_FDCWD, unnamed.as_str(), &self.directory, from, AtFlags::AT_SYMLINK_FOLLOW)?;
+        renameat(&self.directory, from, &self.directory, to).inspect_err(|_| {
+            let _ = unlinkat(&self.directory, from, UnlinkatFlags::NoRemoveDir);
+        })
     }
 
     fn write(&mut self, event: ReportEvent) -> Result<(), Error> {
@@ -214,13 +255,6 @@ impl Report {
 
     fn failed(&self, error: &std::io::Error) -> Error {
         Error::new("report", format!("{} cannot be written", self.place.display())).errno(errno(error))
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        // After a rename there is nothing left to remove.
-        let _ = fs::remove_file(&self.temporary);
     }
 }
 

@@ -26,8 +26,9 @@ pub struct Host {
     /// The links and directories beside `/usr`, and the entries of `/etc` that
     /// the minimal system view takes over, where the host has them.
     pub system: Vec<(PathBuf, SystemEntry)>,
-    /// The entries of `/proc` worth masking that this kernel has.
-    pub proc_masks: Vec<&'static str>,
+    /// The entries of `/proc` worth masking that this kernel has, and whether
+    /// each is a directory.
+    pub proc_masks: Vec<(&'static str, bool)>,
     /// Layers whose namespace a first clone was refused.
     pub refused: Vec<Layer>,
     /// Every path that the policy names.
@@ -161,13 +162,19 @@ const ETC: [&str; 22] = [
 
 /// Entries of `/proc` that speak of the host or let it be commanded. Those that
 /// only root may read are covered all the same: each layer holds alone.
-const PROC_MASKS: [&str; 22] = [
+const PROC_MASKS: [&str; 33] = [
+    "acpi",
     "buddyinfo",
+    "bus",
     "cmdline",
     "config.gz",
     "diskstats",
+    "driver",
+    "fs",
+    "interrupts",
     "iomem",
     "ioports",
+    "irq",
     "kallsyms",
     "kcore",
     "key-users",
@@ -178,8 +185,13 @@ const PROC_MASKS: [&str; 22] = [
     "latency_stats",
     "locks",
     "modules",
+    "partitions",
     "sched_debug",
+    "schedstat",
+    "scsi",
     "slabinfo",
+    "softirqs",
+    "swaps",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",
@@ -195,10 +207,7 @@ impl Host {
             landlock: landlock::abi(),
             seccomp: seccomp::is_available(),
             system: system.filter_map(|path| Some((path.clone(), system_entry(&path)?))).collect(),
-            proc_masks: PROC_MASKS
-                .into_iter()
-                .filter(|name| Path::new("/proc").join(name).exists())
-                .collect(),
+            proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
             refused: Vec::new(),
             files: paths
                 .into_iter()
@@ -214,6 +223,12 @@ impl Host {
     pub fn file(&self, path: &Path) -> Lookup {
         self.files.get(path).cloned().unwrap_or(Lookup::Missing)
     }
+}
+
+/// An entry of `/proc`, if this kernel has it, and whether it is a directory.
+fn proc_mask(name: &'static str) -> Option<(&'static str, bool)> {
+    let metadata = fs::metadata(Path::new("/proc").join(name)).ok()?;
+    Some((name, metadata.is_dir()))
 }
 
 /// Larger files are shown, not copied.

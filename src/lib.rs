@@ -12,6 +12,8 @@
 //!             └── report ◀─────┘
 //! ```
 
+#![deny(unsafe_code)]
+
 pub mod child;
 pub mod cli;
 pub mod demo;
@@ -24,6 +26,7 @@ pub mod outcome;
 pub mod plan;
 pub mod policy;
 pub mod report;
+#[expect(unsafe_code, reason = "the one place for it")]
 pub mod sys;
 
 use std::ffi::OsString;
@@ -73,17 +76,18 @@ fn run_cell(options: RunOptions) -> u8 {
     }
     let prepared =
         load(&options.cell).and_then(|policy| Ok((policy, launch::ids::resolve(options.cell.run_as)?)));
+    let mut launch = launch::Options {
+        ids: host::Ids::default(),
+        pass_fds: options.pass_fd,
+        report: options.report,
+        status_fd: options.json_status_fd,
+    };
     let outcome = match prepared {
         Ok((policy, ids)) => {
-            let launch = launch::Options {
-                ids,
-                pass_fds: options.pass_fd,
-                report: options.report,
-                status_fd: options.json_status_fd,
-            };
+            launch.ids = ids;
             launch::run(&policy, options.command, &launch)
         }
-        Err(error) => launch::refuse(options.json_status_fd, options.report.as_deref(), error),
+        Err(error) => launch::refuse(&launch, error),
     };
     if let Some(error) = &outcome.error {
         fail(error);

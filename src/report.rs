@@ -23,6 +23,8 @@ pub enum Record {
         /// What opening the cell's root for reading gave: 0, or the errno.
         root_listing: i32,
     },
+    /// Every step is taken but exec; the end of the socket then means success.
+    Executing,
     /// The provider's own process has ended.
     Ended {
         /// `CLD_EXITED`, `CLD_KILLED` or `CLD_DUMPED`.
@@ -39,6 +41,7 @@ const TERMINAL: u8 = 2;
 const AT_GATE: u8 = 3;
 const ENDED: u8 = 4;
 const STOPPED: u8 = 5;
+const EXECUTING: u8 = 6;
 
 impl Record {
     /// The record as bytes.
@@ -49,6 +52,7 @@ impl Record {
             Record::AtGate { root_listing } => (AT_GATE, 0, 0, root_listing, 0),
             Record::Ended { code, status } => (ENDED, 0, 0, code, status),
             Record::Stopped => (STOPPED, 0, 0, 0, 0),
+            Record::Executing => (EXECUTING, 0, 0, 0, 0),
         };
         let mut bytes = [0; LENGTH];
         bytes[0] = kind;
@@ -74,6 +78,7 @@ impl Record {
             AT_GATE => Record::AtGate { root_listing: first },
             ENDED => Record::Ended { code: first, status: second },
             STOPPED => Record::Stopped,
+            EXECUTING => Record::Executing,
             _ => return None,
         })
     }
@@ -91,6 +96,7 @@ mod tests {
             Record::AtGate { root_listing: 13 },
             Record::Ended { code: libc::CLD_KILLED, status: 31 },
             Record::Stopped,
+            Record::Executing,
         ] {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }

@@ -72,6 +72,9 @@ impl Child<'_> {
             }
             Step::RestrictSelf => landlock::restrict_self(&ruleset.take().ok_or(NO_RULESET)?),
             Step::InstallFilter { program, .. } => seccomp::install(program),
+            Step::MustBeReadable { path } => {
+                fd::open(fd::CWD, path, libc::O_RDONLY | libc::O_NONBLOCK, 0).map(drop)
+            }
             Step::WaitAtGate => self.wait_at_gate(),
             Step::StartProvider | Step::Execute => Ok(()),
         }

@@ -51,7 +51,11 @@ fn watch(child: &Child, provider: i32) -> ! {
             }
             let record = match change.code {
                 libc::CLD_STOPPED => Record::Stopped,
-                code => Record::Ended { code, status: change.status },
+                code @ (libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) => {
+                    Record::Ended { code, status: change.status }
+                }
+                // One that has asked to be traced stops at every exec, for nobody.
+                _ => continue,
             };
             // A launcher that has gone takes the cell along by itself.
             let _ = fd::write(child.status, &record.encode());

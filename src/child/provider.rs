@@ -2,7 +2,9 @@
 
 use super::Child;
 use crate::plan::Step;
-use crate::sys::signal;
+use crate::report::Record;
+use crate::sys::clone::exit;
+use crate::sys::{Result, fd, signal};
 
 /// Takes the provider's steps, the last of which is exec.
 ///
@@ -13,12 +15,19 @@ pub(super) fn run(child: &Child) -> ! {
     let mut ruleset = None;
     for (index, step) in child.plan.provider.iter().enumerate() {
         let result = match step {
-            Step::Execute => signal::unblock_all().and_then(|()| Err(child.image.execute())),
+            Step::Execute => execute(child),
             step => child.apply(step, &mut ruleset),
         };
         if let Err(failure) = result {
             child.fail(first + index, failure);
         }
     }
-    crate::sys::clone::exit(125)
+    exit(125)
+}
+
+/// Returns only on failure.
+fn execute(child: &Child) -> Result<()> {
+    fd::write(child.report, &Record::Executing.encode())?;
+    signal::unblock_all()?;
+    Err(child.image.execute())
 }

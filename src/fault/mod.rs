@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::plan::Stage;
+use crate::policy::Layer;
 use crate::sys::{Call, Errno, Failure};
 
 /// One condition of a host.
@@ -99,8 +100,7 @@ const LANDLOCK: Fault = Fault {
     )],
     cause: "Landlock is not built in, not among the kernel's active security modules, hidden by an outer filter, or \
             older than the policy asks for",
-    remedy: "boot with `landlock` in lsm= (kernel 5.13 and later), lower `[require] landlock`, or waive the layer by \
-             name: --allow-missing landlock",
+    remedy: "boot with `landlock` in lsm= (kernel 5.13 and later), or lower `[require] landlock`",
 };
 
 /// The fault that a failed call speaks for.
@@ -114,13 +114,14 @@ pub fn explain(stage: Stage, failure: Failure) -> Option<&'static Fault> {
     })
 }
 
-/// The error of a host whose Landlock is older than needed.
-pub fn landlock(found: u32, needed: u32) -> Error {
+/// The error of a host whose Landlock is too old for a layer.
+pub fn landlock(layer: Layer, found: u32, needed: u32) -> Error {
     let what = match found {
         0 => format!("no Landlock, where ABI {needed} is needed"),
         found => format!("Landlock ABI {found}, where {needed} is needed"),
     };
-    let mut error = Error::new("landlock", what).cause(LANDLOCK.cause).remedy(LANDLOCK.remedy);
+    let waiver = format!("{}, or waive the layer by name: --allow-missing {}", LANDLOCK.remedy, layer.name());
+    let mut error = Error::new("landlock", what).cause(LANDLOCK.cause).remedy(waiver);
     error.fault = Some(LANDLOCK.name);
     error
 }

@@ -64,14 +64,26 @@ pub(super) fn write_maps(child: i32, ids: Ids, report: BorrowedFd) -> Result<(),
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
             Error::new("ids", format!("{name} of the cell cannot be written"))
                 .errno(errno)
-                .cause(format!(
-                    "{uid}:{gid} is not mapped here, or root lacks CAP_SETUID, CAP_SETGID or CAP_SETFCAP"
-                ))
+                .cause(match missing_capabilities() {
+                    missing if missing.is_empty() => format!("{uid}:{gid} is not mapped in this container"),
+                    missing => format!("root lacks {} here", missing.join(", ")),
+                })
                 .remedy("name an id that exists in this container, or give the container these capabilities")
         })?;
     }
     fd::write(report.as_raw_fd(), b"g")
         .map_err(|failure| Error::new("ids", "the child does not listen").errno(failure.errno))
+}
+
+/// What a privileged writer of id maps needs, and this process has not
+/// (user_namespaces(7)).
+fn missing_capabilities() -> Vec<String> {
+    use caps::{CapSet, Capability, has_cap};
+    [Capability::CAP_SETUID, Capability::CAP_SETGID, Capability::CAP_SETFCAP]
+        .into_iter()
+        .filter(|&capability| !has_cap(None, CapSet::Effective, capability).unwrap_or(true))
+        .map(|capability| capability.to_string())
+        .collect()
 }
 
 /// Does something in the file system as the id of the run, so that root never

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -52,39 +52,40 @@ pub struct Options {
 /// and the status end with it in every case.
 pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcome {
     let started = Instant::now();
-    let mut status = match Status::new(options.status_fd) {
-        Ok(status) => status,
-        Err(error) => return Outcome::failed(error, started.elapsed()),
-    };
-    let mut report = match options.report.as_deref().map(Report::create).transpose() {
-        Ok(report) => report,
-        Err(error) => {
-            let outcome = Outcome::failed(error, started.elapsed());
-            status.exit(&outcome);
-            return outcome;
-        }
-    };
-    let mut outcome = launch(policy, command, options, &mut status, report.as_mut(), started)
+    let (mut status, mut report) = (Status::default(), None);
+    let outcome = open(options, &mut status, &mut report)
+        .and_then(|()| launch(policy, command, options, &mut status, report.as_mut(), started))
         .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
-    if let Some(Err(error)) = report.map(|report| report.finish(&outcome))
-        && outcome.error.is_none()
-    {
-        outcome.error = Some(error);
-    }
-    status.exit(&outcome);
-    outcome
+    conclude(outcome, status, report)
 }
 
 /// Ends a run that came to nothing before there was a policy to launch.
-pub fn refuse(status_fd: Option<RawFd>, report: Option<&Path>, error: Error) -> Outcome {
-    let outcome = Outcome::failed(error, Duration::ZERO);
-    // One failure is told; that its report failed too would hide it.
-    if let Ok(mut status) = Status::new(status_fd) {
-        status.exit(&outcome);
+pub fn refuse(options: &Options, error: Error) -> Outcome {
+    let (mut status, mut report) = (Status::default(), None);
+    // The first failure is told; that its report failed too would hide it.
+    let _ = open(options, &mut status, &mut report);
+    conclude(Outcome::failed(error, Duration::ZERO), status, report)
+}
+
+/// Opens what the run is to be told by, before anything is started.
+fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> Result<(), Error> {
+    // Before this process opens a descriptor that could be taken for one of these.
+    let passed = stdio::check_inherited("--pass-fd", &options.pass_fds);
+    if let Some(fd) = options.status_fd {
+        stdio::check_inherited("--json-status-fd", &[fd])?;
+        *status = Status::new(fd)?;
     }
-    if let Some(Ok(report)) = report.map(Report::create) {
-        let _ = report.finish(&outcome);
+    passed?;
+    *report = options.report.as_deref().map(Report::create).transpose()?;
+    Ok(())
+}
+
+/// Writes the last line of both.
+fn conclude(mut outcome: Outcome, mut status: Status, report: Option<Report>) -> Outcome {
+    if let Some(Err(error)) = report.map(|report| report.finish(&outcome)) {
+        outcome.error.get_or_insert(error);
     }
+    status.exit(&outcome);
     outcome
 }
 
@@ -100,7 +101,6 @@ fn launch(
         ids::drop_groups()?;
     }
     let stdio = Stdio::prepare()?;
-    stdio::check_passed(&options.pass_fds)?;
     let request = Request {
         command,
         environment: std::env::vars_os().collect(),
@@ -114,6 +114,11 @@ fn launch(
     })?;
     let (plan, cell) = loop {
         let plan = plan::build(policy, &host, &request)?;
+        #[cfg(feature = "test-hooks")]
+        let plan = in_the_hosts_tree(plan);
+        if let Some(report) = &report {
+            report.refuse_inside(&plan)?;
+        }
         match start(&plan, options.ids, &stdio) {
             Ok(cell) => break (plan, cell),
             Err(error) if error.stage == Stage::Namespaces.name() => {
@@ -122,6 +127,7 @@ fn launch(
             Err(error) => return Err(error),
         }
     };
+    tracing::info!(steps = plan.init.len() + plan.provider.len(), init = cell.pid, "the cell is being built");
     for waiver in &plan.waived {
         // Standard error takes what it can; the report has it too.
         let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
@@ -136,6 +142,7 @@ fn launch(
         (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
         (Event::AtGate { .. }, None) => Ok(()),
         (Event::Executed, _) => {
+            tracing::info!(after = ?started.elapsed(), "the provider runs");
             status.executed();
             Ok(())
         }
@@ -153,6 +160,19 @@ fn launch(
 /// Looks at all that a plan for this policy rests on.
 pub fn probe(policy: &Policy, ids: Ids) -> Host {
     Host::probe(ids, policy.filesystem.system == System::Minimal, plan::paths(policy))
+}
+
+/// The plan without its tree, where a test asks for that.
+#[cfg(feature = "test-hooks")]
+fn in_the_hosts_tree(mut plan: Plan) -> Plan {
+    if std::env::var_os("CELLBLOCK_TEST_HOST_TREE").is_some() {
+        let is_of_the_tree = |step: &Step| {
+            use Stage::{Dev, Mounts, Proc, Root};
+            matches!(step.stage(), Mounts | Proc | Dev | Root)
+        };
+        plan.init.retain(|step| !is_of_the_tree(step));
+    }
+    plan
 }
 
 /// Takes a namespace that the host refuses off the next plan, where the policy
@@ -239,9 +259,9 @@ fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
         (Step::ChangeDirectory { .. }, _, Errno::ENOENT) => error
             .cause("the cell has no such directory")
             .remedy("make it part of the cell, or name another with --chdir"),
-        (Step::MakeDirectory { .. } | Step::MakeFile { .. } | Step::MakeSymlink { .. }, _, _) => {
-            error.cause("an entry of the tree stands where another one needs a directory")
-        }
+        (Step::MustBeReadable { .. }, _, Errno::EACCES) => error
+            .cause("it is granted, but its mode or owner does not let the run's user read it")
+            .remedy("give it to that user (chown), or set its mode (chmod u+rwX)"),
         _ => with_fault(error, stage, failure),
     }
 }

@@ -53,22 +53,23 @@ pub enum StatusEvent {
     },
 }
 
-/// The writer of these lines.
+/// The writer of these lines; by default to nobody.
+#[derive(Default)]
 pub(super) struct Status(Option<File>);
 
 impl Status {
-    pub fn new(fd: Option<RawFd>) -> Result<Status, Error> {
-        let Some(fd) = fd else {
-            return Ok(Status(None));
-        };
-        match fd::duplicate(fd) {
-            Ok(copy) => Ok(Status(Some(copy.into()))),
-            Err(failure) => {
-                Err(Error::new("status", format!("--json-status-fd {fd}: descriptor {fd} is not open"))
-                    .errno(failure.errno)
-                    .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"))
-            }
+    /// Writes to an inherited descriptor, which must not be one of the
+    /// provider's own.
+    pub fn new(number: RawFd) -> Result<Status, Error> {
+        let error = |what: &str| Error::new("status", format!("--json-status-fd {number}: {what}"));
+        if number < 3 {
+            return Err(error("the provider has this stream too")
+                .cause("what it wrote there could be taken for the status")
+                .remedy("use a descriptor of its own, as in `--json-status-fd 3 … 3>FILE`"));
         }
+        let copy =
+            fd::duplicate(number).map_err(|failure| error("it cannot be used").errno(failure.errno))?;
+        Ok(Status(Some(copy.into())))
     }
 
     pub fn setup(&mut self, plan: &Plan, child_pid: i32) {

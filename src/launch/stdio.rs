@@ -1,23 +1,26 @@
 //! The standard streams, by kind, so that nothing of the harness rides in.
 //!
-//! Pipes, sockets and `/dev/null` pass. A terminal becomes one of the cell's
-//! own. A regular file would tell its path by `/proc/self/fd`, and could be
-//! opened anew for what its descriptor forbids: it becomes a pipe that the
-//! launcher copies. A directory leads out of the cell by `..`, and any other
-//! device is the host's: both are refused.
+//! Unnamed pipes, sockets and `/dev/null` pass. A terminal becomes one of the
+//! cell's own. A regular file or a named pipe would tell its path by
+//! `/proc/self/fd`, and could be opened anew for what its descriptor forbids: it
+//! becomes a pipe that the launcher copies. A directory leads out of the cell
+//! by `..`, and any other device is the host's: both are refused.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags};
-use nix::unistd::pipe2;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::statfs::{FsType, fstatfs};
+use nix::unistd::{isatty, pipe2};
 
 use crate::child::Stream;
 use crate::error::Error;
 use crate::host::Kind;
+use crate::sys::fd;
 
 /// The three streams as the provider gets them, and what has to be copied.
 pub(super) struct Stdio {
@@ -34,21 +37,17 @@ const NAMES: [&str; 3] = ["stdin", "stdout", "stderr"];
 impl Stdio {
     /// Looks at the launcher's own three streams.
     pub fn prepare() -> Result<Stdio, Error> {
-        let mut stdio = Stdio {
-            streams: [0, 1, 2].map(Stream::Descriptor),
-            terminal: None,
-            copies: vec![],
-            given: vec![],
-        };
+        let streams = [0, 1, 2].map(Stream::Descriptor);
+        let mut stdio = Stdio { streams, terminal: None, copies: Vec::new(), given: Vec::new() };
         let mut copied: Vec<((u64, u64), usize)> = Vec::new();
         for (index, name) in NAMES.into_iter().enumerate() {
-            let fd = open_stream(index, name)?;
-            let file = File::from(fd);
+            let file = File::from(duplicate(index).map_err(|_| refuse(name, "it is closed"))?);
             let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
-                Kind::Fifo | Kind::Socket => {}
+                Kind::Socket => {}
+                Kind::Fifo if fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == PIPEFS_MAGIC) => {}
                 Kind::Device if stat.rdev() == NULL => {}
-                Kind::Device if nix::unistd::isatty(&file).unwrap_or(false) => {
+                Kind::Device if isatty(&file).unwrap_or(false) => {
                     stdio.streams[index] = Stream::Terminal;
                     stdio.terminal.get_or_insert(file.into());
                 }
@@ -58,7 +57,7 @@ impl Stdio {
                 Kind::Directory => {
                     return Err(refuse(name, "it is a directory, by which `..` leads out of the cell"));
                 }
-                Kind::File => {
+                Kind::File | Kind::Fifo => {
                     // One file behind two streams keeps its order only through one pipe.
                     let identity = (stat.dev(), stat.ino());
                     let twin = copied.iter().find(|(other, at)| *other == identity && *at > 0 && index > 0);
@@ -68,7 +67,7 @@ impl Stdio {
                     }
                     copied.push((identity, index));
                     stdio
-                        .copy(index, file)
+                        .copy(index, file, &stat)
                         .map_err(|errno| refuse(name, "no pipe can be made for it").errno(errno))?;
                 }
             }
@@ -76,30 +75,35 @@ impl Stdio {
         Ok(stdio)
     }
 
-    fn copy(&mut self, index: usize, file: File) -> nix::Result<()> {
+    fn copy(&mut self, index: usize, file: File, stat: &std::fs::Metadata) -> nix::Result<()> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (given, ours) = if index == 0 { (read, write) } else { (write, read) };
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         self.streams[index] = Stream::Descriptor(given.as_raw_fd());
-        self.copies.push(match index {
-            0 => Copy::ToProvider { file, pipe: File::from(ours), pending: Vec::new() },
-            _ => Copy::FromProvider { pipe: File::from(ours), file },
-        });
         self.given.push(given);
+        let ours = File::from(ours);
+        // A named pipe that poll calls writable takes this much without waiting (pipe(7)).
+        let at_once = if Kind::of_mode(stat.mode()) == Kind::Fifo { libc::PIPE_BUF } else { CHUNK };
+        self.copies.push(match index {
+            0 => Copy { from: file, to: ours, pending: Vec::new(), at_once: CHUNK, is_output: false },
+            _ => Copy { from: ours, to: file, pending: Vec::new(), at_once, is_output: true },
+        });
         Ok(())
     }
 }
 
+/// The file system of the pipes that have no name (linux/magic.h).
+const PIPEFS_MAGIC: FsType = FsType(0x5049_5045);
+
 /// The device number of `/dev/null`, the same on every Linux.
 const NULL: u64 = libc::makedev(1, 3);
 
-fn open_stream(index: usize, name: &str) -> Result<OwnedFd, Error> {
-    let stream = match index {
-        0 => std::io::stdin().as_fd().try_clone_to_owned(),
-        1 => std::io::stdout().as_fd().try_clone_to_owned(),
-        _ => std::io::stderr().as_fd().try_clone_to_owned(),
-    };
-    stream.map_err(|_| refuse(name, "it is closed"))
+fn duplicate(index: usize) -> io::Result<OwnedFd> {
+    match index {
+        0 => io::stdin().as_fd().try_clone_to_owned(),
+        1 => io::stdout().as_fd().try_clone_to_owned(),
+        _ => io::stderr().as_fd().try_clone_to_owned(),
+    }
 }
 
 fn refuse(name: &str, why: impl Into<String>) -> Error {
@@ -108,33 +112,34 @@ fn refuse(name: &str, why: impl Into<String>) -> Error {
         .remedy(format!("redirect {name} from or to a pipe, a file, a terminal or /dev/null"))
 }
 
-/// Checks the descriptors that are to be passed.
-pub(super) fn check_passed(fds: &[i32]) -> Result<(), Error> {
-    for &fd in fds {
-        let error = |what: String| Error::new("descriptors", what);
-        let stat = std::fs::metadata(format!("/proc/self/fd/{fd}"));
-        match stat {
-            Err(_) => {
-                return Err(error(format!("--pass-fd {fd}: descriptor {fd} is not open"))
-                    .remedy("open it in the shell, as in `cellblock run --pass-fd 3 … 3<FILE`"));
-            }
-            Ok(stat) if stat.is_dir() => {
-                return Err(error(format!("--pass-fd {fd}: descriptor {fd} is a directory"))
-                    .cause("by a directory `..` leads out of the cell")
-                    .remedy("show the directory with --ro-bind or --bind"));
-            }
-            Ok(_) => {}
+/// Checks the descriptors that the caller has named, before any is opened here.
+pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
+    for &number in fds {
+        let error =
+            |what: &str| Error::new("descriptors", format!("{flag} {number}: descriptor {number} {what}"));
+        if !fd::is_inherited(number) {
+            return Err(error("is not open")
+                .remedy(format!("open it in the shell, as in `cellblock run {flag} 3 … 3<FILE`")));
+        }
+        let leads_to = std::fs::metadata(format!("/proc/self/fd/{number}"));
+        if leads_to.is_ok_and(|file| file.is_dir()) {
+            return Err(error("is a directory")
+                .cause("by a directory `..` leads out of the cell")
+                .remedy("show the directory with --ro-bind or --bind"));
         }
     }
     Ok(())
 }
 
-/// Bytes that the launcher carries between a file and a pipe.
-pub(super) enum Copy {
-    /// Standard input.
-    ToProvider { file: File, pipe: File, pending: Vec<u8> },
-    /// Standard output or error.
-    FromProvider { pipe: File, file: File },
+/// Bytes that the launcher carries from one descriptor to another.
+pub(super) struct Copy {
+    from: File,
+    to: File,
+    /// Read and not yet written.
+    pending: Vec<u8>,
+    /// How much may be written when poll says that some may.
+    at_once: usize,
+    is_output: bool,
 }
 
 /// Enough for a pipe at once, and little to lose.
@@ -142,45 +147,54 @@ const CHUNK: usize = 64 * 1024;
 
 impl Copy {
     pub fn poll(&self) -> PollFd<'_> {
-        match self {
-            Copy::ToProvider { pipe, .. } => PollFd::new(pipe.as_fd(), PollFlags::POLLOUT),
-            Copy::FromProvider { pipe, .. } => PollFd::new(pipe.as_fd(), PollFlags::POLLIN),
+        match self.pending.is_empty() {
+            true => PollFd::new(self.from.as_fd(), PollFlags::POLLIN),
+            false => PollFd::new(self.to.as_fd(), PollFlags::POLLOUT),
         }
     }
 
-    pub fn is_output(&self) -> bool {
-        matches!(self, Copy::FromProvider { .. })
-    }
-
-    /// Carries what can be carried without waiting; false at the end.
+    /// Carries on where poll has said that it can; false at the end.
     pub fn step(&mut self) -> bool {
-        match self {
-            Copy::ToProvider { file, pipe, pending } => {
-                if pending.is_empty() {
-                    pending.resize(CHUNK, 0);
-                    let got = file.read(pending).unwrap_or(0);
-                    pending.truncate(got);
-                    if got == 0 {
-                        return false;
-                    }
-                }
-                match pipe.write(pending) {
-                    Ok(written) => {
-                        pending.drain(..written);
-                        true
-                    }
-                    Err(error) => error.kind() == ErrorKind::WouldBlock,
-                }
-            }
-            Copy::FromProvider { pipe, file } => {
-                let mut buffer = [0; CHUNK];
-                match pipe.read(&mut buffer) {
-                    Ok(0) => false,
-                    // A file that takes no more ends the pipe, and the provider sees EPIPE.
-                    Ok(got) => file.write_all(&buffer[..got]).is_ok(),
-                    Err(error) => error.kind() == ErrorKind::WouldBlock,
-                }
-            }
+        if self.pending.is_empty() {
+            self.pending.resize(CHUNK, 0);
+            let got = self.from.read(&mut self.pending);
+            self.pending.truncate(*got.as_ref().unwrap_or(&0));
+            return match got {
+                Ok(got) => got > 0,
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+            };
         }
+        let some = self.pending.len().min(self.at_once);
+        match self.to.write(&self.pending[..some]) {
+            Ok(written) => {
+                self.pending.drain(..written);
+                true
+            }
+            // What takes no more ends the pipe, and the provider sees EPIPE.
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// How long the outputs of a cell that has ended may keep the launcher: what is
+/// left of them is there at once, and only a reader that hangs keeps it longer.
+const LAST_OUTPUT: Duration = Duration::from_secs(5);
+
+/// Carries what is left of the outputs.
+pub(super) fn finish(mut copies: Vec<Copy>) {
+    let deadline = Instant::now() + LAST_OUTPUT;
+    copies.retain(|copy| copy.is_output);
+    while !copies.is_empty() && Instant::now() < deadline {
+        let ready = ready(&copies);
+        let mut ready = ready.into_iter();
+        copies.retain_mut(|copy| !ready.next().unwrap_or(false) || copy.step());
+    }
+}
+
+fn ready(copies: &[Copy]) -> Vec<bool> {
+    let mut fds: Vec<PollFd> = copies.iter().map(Copy::poll).collect();
+    match poll(&mut fds, 100u16) {
+        Ok(_) => fds.iter().map(|fd| fd.any().unwrap_or(true)).collect(),
+        Err(_) => vec![false; copies.len()],
     }
 }

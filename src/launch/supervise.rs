@@ -11,8 +11,9 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 
-use super::stdio::{Copy, Stdio};
+use super::stdio::{self, Copy, Stdio};
 use super::terminal::Relay;
+use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
 use crate::report::{self, Record};
@@ -34,10 +35,6 @@ const PASSED_ON: [Signal; 9] = [
 
 /// Those of them that tell the run to end.
 const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
-
-/// How long the outputs of a cell that has ended may keep the launcher: what a
-/// pipe holds is there at once, and only a reader that hangs keeps it longer.
-const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// The launcher's signals, read instead of taken.
 pub(super) fn signals() -> nix::Result<SignalFd> {
@@ -83,6 +80,8 @@ pub(super) struct Running {
 pub(super) struct State {
     /// A step that failed, by its place in the plan.
     pub failed: Option<(usize, Failure)>,
+    /// The child is about to call exec.
+    is_executing: bool,
     pub executed: bool,
     ended: Option<(i32, i32)>,
     timed_out: bool,
@@ -121,10 +120,7 @@ impl Running {
     }
 
     /// Stays with the cell until nothing of it is left.
-    pub fn supervise(
-        mut self,
-        mut tell: impl FnMut(Event) -> std::result::Result<(), crate::error::Error>,
-    ) -> Ended {
+    pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
         let mut refused = None;
         loop {
             let ready = self.poll();
@@ -132,18 +128,22 @@ impl Running {
                 self.take_signals();
             }
             if ready.report {
-                self.take_report(&mut |event| {
-                    let result = tell(event);
-                    if let Err(error) = result {
+                self.take_report(&mut |event| match tell(event) {
+                    Ok(()) => true,
+                    Err(error) => {
                         refused.get_or_insert(error);
+                        false
                     }
-                    refused.is_none()
                 });
             }
             if ready.status {
                 self.take_status();
             }
-            self.move_streams();
+            let mut copies = ready.copies.into_iter();
+            self.copies.retain_mut(|copy| !copies.next().unwrap_or(false) || copy.step());
+            if self.relay.as_mut().is_some_and(|relay| !relay.step(ready.relay)) {
+                self.relay = None;
+            }
             self.keep_time();
             if refused.is_some() {
                 self.kill();
@@ -162,24 +162,27 @@ impl Running {
         let pipes = [&self.status, &self.report].into_iter().flatten();
         fds.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.copies.iter().map(Copy::poll));
-        if let Some(relay) = &self.relay {
-            fds.extend(relay.poll());
-        }
+        fds.extend(self.relay.iter().flat_map(Relay::poll));
         let timeout = self.deadline().map_or(PollTimeout::NONE, |deadline| {
             // One millisecond more than is left, so that it has passed by then.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         if poll(&mut fds, timeout).is_err() {
-            return Ready::default();
+            return Ready::nothing();
         }
-        let mut any = fds.iter().map(|fd| fd.any().unwrap_or(false));
-        let mut next = |is_there: bool| is_there && any.next().unwrap_or(false);
+        let mut flags = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::POLLERR));
+        let mut next = |is_there: bool| {
+            let flags = if is_there { flags.next() } else { None };
+            flags.unwrap_or(PollFlags::empty())
+        };
         Ready {
-            ended: next(true),
-            signals: next(true),
-            status: next(self.status.is_some()),
-            report: next(self.report.is_some()),
+            ended: !next(true).is_empty(),
+            signals: !next(true).is_empty(),
+            status: !next(self.status.is_some()).is_empty(),
+            report: !next(self.report.is_some()).is_empty(),
+            copies: self.copies.iter().map(|_| !next(true).is_empty()).collect(),
+            relay: [next(self.relay.is_some()), next(self.relay.is_some())],
         }
     }
 
@@ -187,8 +190,9 @@ impl Running {
         if self.state.killed {
             return None;
         }
-        let timeout = self.started + self.timeout?;
-        Some(if self.state.timed_out { timeout + self.grace } else { timeout })
+        // What lies beyond the clock never comes.
+        let timeout = self.started.checked_add(self.timeout?)?;
+        if self.state.timed_out { timeout.checked_add(self.grace) } else { Some(timeout) }
     }
 
     /// TERM when the time is up, and KILL when the grace is over too.
@@ -244,6 +248,17 @@ impl Running {
         }
     }
 
+    /// Ctrl-Z at a terminal gives that back to the caller's shell. Where there is
+    /// none, nobody could wake the launcher; and a run with a timeout would
+    /// outlast it, so that it is woken instead.
+    fn provider_has_stopped(&mut self) {
+        if self.state.stop_is_asked || (self.relay.is_some() && self.timeout.is_none()) {
+            self.stop();
+        } else if self.relay.is_some() {
+            self.send(Signal::SIGCONT);
+        }
+    }
+
     /// Stops the launcher itself, with the caller's terminal given back.
     fn stop(&mut self) {
         self.state.stop_is_asked = false;
@@ -262,7 +277,7 @@ impl Running {
             // Exec has closed the other end, or a failed child has.
             Ok(None) | Err(_) => {
                 self.report = None;
-                if self.state.failed.is_none() {
+                if self.state.is_executing && self.state.failed.is_none() {
                     self.state.executed = true;
                     tell(Event::Executed);
                 }
@@ -273,6 +288,7 @@ impl Running {
             Some(Record::Failed { step, failure }) => {
                 self.state.failed.get_or_insert((step.into(), failure));
             }
+            Some(Record::Executing) => self.state.is_executing = true,
             Some(Record::Terminal) => {
                 if let (Some(terminal), Some(master)) = (self.terminal.take(), message.descriptor) {
                     self.relay = Relay::new(terminal, master).ok();
@@ -305,37 +321,22 @@ impl Running {
                 Some(Record::Ended { code, status }) => self.state.ended = Some((code, status)),
                 Some(Record::Stopped) => {
                     self.state.provider_is_stopped = true;
-                    // Without a terminal nobody could wake the launcher, and
-                    // the timeout would not be kept.
-                    if self.relay.is_some() || self.state.stop_is_asked {
-                        self.stop();
-                    }
+                    self.provider_has_stopped();
                 }
                 _ => {}
             }
         }
     }
 
-    fn move_streams(&mut self) {
-        self.copies.retain_mut(Copy::step);
-        if self.relay.as_mut().is_some_and(|relay| !relay.step()) {
-            self.relay = None;
-        }
-    }
-
-    fn finish(mut self, refused: Option<crate::error::Error>) -> Ended {
+    fn finish(mut self, refused: Option<Error>) -> Ended {
         // The records were written before the end, so they are all there.
         self.take_status();
         while self.report.is_some() && self.state.failed.is_none() {
             self.take_report(&mut |_| true);
         }
         let end = clone::wait(self.pid);
-        let deadline = Instant::now() + LAST_OUTPUT;
-        self.copies.retain(Copy::is_output);
-        while !self.copies.is_empty() && Instant::now() < deadline {
-            self.copies.retain_mut(Copy::step);
-        }
-        if let Some(mut relay) = self.relay.take() {
+        stdio::finish(self.copies);
+        if let Some(relay) = self.relay {
             relay.finish();
         }
         Ended { end, state: self.state, wall: self.started.elapsed(), refused }
@@ -343,12 +344,20 @@ impl Running {
 }
 
 /// What a poll found.
-#[derive(Default)]
 struct Ready {
     ended: bool,
     signals: bool,
     status: bool,
     report: bool,
+    copies: Vec<bool>,
+    relay: [PollFlags; 2],
+}
+
+impl Ready {
+    fn nothing() -> Ready {
+        let relay = [PollFlags::empty(); 2];
+        Ready { ended: false, signals: false, status: false, report: false, copies: Vec::new(), relay }
+    }
 }
 
 /// One message of the report socket.
@@ -390,14 +399,13 @@ pub(super) struct Ended {
     pub state: State,
     pub wall: Duration,
     /// What kept the launcher from letting the provider through the gate.
-    pub refused: Option<crate::error::Error>,
+    pub refused: Option<Error>,
 }
 
 impl Ended {
-    /// The outcome of a provider that ran.
+    /// The outcome of a cell whose steps all went well.
     pub fn outcome(&self) -> Outcome {
-        let usage = self.end.as_ref().map(|end| Usage::from(&end.usage)).unwrap_or_default();
-        // Init itself is only ever killed: by its own kernel's memory pressure, or from outside.
+        // Init itself is only ever killed: by the kernel for want of memory, or from outside.
         let (code, signal) = match self.state.ended {
             Some((libc::CLD_EXITED, code)) => (Some(code), None),
             Some((_, signal)) => (None, Some(signal)),
@@ -406,11 +414,20 @@ impl Ended {
         let class = match signal {
             _ if self.state.timed_out => Class::TimedOut,
             Some(_) if self.state.canceled => Class::Canceled,
+            _ if !self.state.executed => return self.not_built(),
             Some(libc::SIGSYS) => Class::SeccompKilled,
             Some(_) => Class::Signaled,
             None => Class::Exited,
         };
-        Outcome { class, code, signal, error: None, wall: self.wall, usage }
+        Outcome { class, code, signal, error: None, wall: self.wall, usage: self.usage() }
+    }
+
+    /// A child that ended without a word.
+    fn not_built(&self) -> Outcome {
+        let error = Error::new("launch", "the child was killed while it built the cell")
+            .cause("somebody sent it a signal, or the kernel had no memory left (dmesg)")
+            .remedy("try the launch again");
+        Outcome { usage: self.usage(), ..Outcome::failed(error, self.wall) }
     }
 
     pub fn usage(&self) -> Usage {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
@@ -86,22 +86,41 @@ impl Relay {
         [PollFd::new(self.terminal.as_fd(), terminal), PollFd::new(self.master.as_fd(), master)]
     }
 
-    /// Carries what can be carried; false when the cell's side has ended.
-    pub fn step(&mut self) -> bool {
-        if self.saved.is_some() && self.to_provider.is_empty() {
-            fill(&mut self.terminal, &mut self.to_provider);
+    /// Carries on where poll has said that it can; false when one side has gone.
+    pub fn step(&mut self, [terminal, master]: [PollFlags; 2]) -> bool {
+        let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+        if terminal.intersects(gone) {
+            return false;
         }
-        drain(&mut self.to_provider, &mut self.master);
-        drain(&mut self.to_caller, &mut self.terminal);
-        !self.to_caller.is_empty() || fill(&mut self.master, &mut self.to_caller)
+        if terminal.contains(PollFlags::POLLIN) && !fill(&mut self.terminal, &mut self.to_provider) {
+            return false;
+        }
+        if master.contains(PollFlags::POLLIN) {
+            // EIO where the last of the cell has closed its terminal.
+            return fill(&mut self.master, &mut self.to_caller);
+        }
+        if master.intersects(gone) && self.to_caller.is_empty() {
+            return false;
+        }
+        if master.contains(PollFlags::POLLOUT) {
+            drain(&mut self.to_provider, &mut self.master);
+        }
+        if terminal.contains(PollFlags::POLLOUT) {
+            drain(&mut self.to_caller, &mut self.terminal);
+        }
+        true
     }
 
-    /// Shows what the provider wrote last.
-    pub fn finish(&mut self) {
-        while self.step() {
-            let mut terminal = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLOUT)];
-            if self.to_caller.is_empty() || !matches!(nix::poll::poll(&mut terminal, 1000u16), Ok(1)) {
-                break;
+    /// Shows what the provider wrote last, unless the caller's terminal hangs.
+    pub fn finish(mut self) {
+        loop {
+            let mut fds = self.poll();
+            let flags = match poll(&mut fds, 1000u16) {
+                Ok(1..) => fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty())),
+                _ => return,
+            };
+            if !self.step(flags) {
+                return;
             }
         }
     }

@@ -37,8 +37,8 @@ pub fn handled(abi: u32, with_files: bool, with_scopes: bool) -> Handled {
     Handled { fs, net: 0, scoped }
 }
 
-/// The step that grants `grant` on `path`, if it grants anything.
-pub fn allow(abi: u32, path: Text, grant: Grant, is_directory: bool) -> Option<Step> {
+/// The rights that `grant` stands for, as far as this ABI has them.
+pub fn access(abi: u32, grant: Grant, is_directory: bool) -> u64 {
     let abi = known(abi);
     let all = AccessFs::from_all(abi);
     let wanted = match grant {
@@ -53,8 +53,12 @@ pub fn allow(abi: u32, path: Text, grant: Grant, is_directory: bool) -> Option<S
     };
     // A right that only directories have is EINVAL in a rule on anything else.
     let legal = if is_directory { all } else { AccessFs::from_file(abi) };
-    let access = (wanted & legal).bits();
-    (access != 0).then_some(Step::AllowPath { path, access })
+    (wanted & legal).bits()
+}
+
+/// The step that grants `access` on `path`.
+pub fn allow(path: Text, access: u64) -> Step {
+    Step::AllowPath { path, access }
 }
 
 /// The newest ABI that both the host and the landlock crate know.

@@ -2,7 +2,6 @@
 //! facts about the host without touching either.
 
 pub mod landlock;
-mod made_up;
 pub mod render;
 pub mod seccomp;
 pub mod step;
@@ -16,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::fault;
 use crate::host::Host;
 use crate::policy::{Layer, Mode, NetworkMode, Policy};
 pub use step::{IdFile, Stage, Step, Text};
@@ -148,13 +148,14 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     let waived = waive(policy, host)?;
     let stands = |layer| waived.iter().all(|waiver: &Waiver| waiver.layer != layer);
     let network = policy.network.mode == NetworkMode::None && stands(Layer::Network);
+    let with_rights = policy.mode == Mode::Sealed && stands(Layer::Landlock);
 
     let mut namespaces =
         vec![Namespace::User, Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Uts];
     namespaces.extend(stands(Layer::Cgroup).then_some(Namespace::Cgroup));
     namespaces.extend(network.then_some(Namespace::Network));
 
-    let tree = tree::build(policy, host)?;
+    let tree = tree::build(policy, host, with_rights)?;
     let mut init = ids(host);
     init.extend([Step::DieWithLauncher, Step::NewRoot]);
     init.extend(tree.mounts);
@@ -188,14 +189,16 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         Step::NoNewPrivs,
     ];
     if stands(Layer::Landlock) {
-        let sealed = policy.mode == Mode::Sealed;
-        let handled = landlock::handled(host.landlock, sealed, stands(Layer::LandlockScope));
+        let handled = landlock::handled(host.landlock, with_rights, stands(Layer::LandlockScope));
         provider.push(Step::CreateRuleset { handled });
         provider.extend(tree.rules);
         provider.push(Step::RestrictSelf);
     }
     if stands(Layer::Seccomp) {
         provider.push(filter(policy)?);
+    }
+    for expose in &policy.run.expose {
+        provider.push(Step::MustBeReadable { path: text("exposure", &expose.path)? });
     }
     provider.extend(request.gate.then_some(Step::WaitAtGate));
     provider.push(Step::Execute);
@@ -243,21 +246,24 @@ fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
         Ok(())
     };
     // The first ABI has file rights; the sixth has the scopes, without which
-    // a host network would let the provider reach abstract sockets.
-    let scopes_needed = policy.network.mode == NetworkMode::Host || policy.mode == Mode::Nested;
-    if host.landlock < require.landlock.max(1) {
-        missing(Layer::Landlock, crate::fault::landlock(host.landlock, require.landlock.max(1)))?;
+    // a cell in the host's network reaches abstract sockets.
+    let needed = require.landlock.max(1);
+    if host.landlock < needed {
+        missing(Layer::Landlock, fault::landlock(Layer::Landlock, host.landlock, needed))?;
     }
-    if host.landlock < 6 && scopes_needed {
-        missing(Layer::LandlockScope, crate::fault::landlock(host.landlock, 6))?;
+    for &layer in &host.refused {
+        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
+    }
+    let in_hosts_network = policy.network.mode == NetworkMode::Host
+        || require.without.contains(&Layer::Network)
+        || host.refused.contains(&Layer::Network);
+    if host.landlock < 6 && in_hosts_network {
+        missing(Layer::LandlockScope, fault::landlock(Layer::LandlockScope, host.landlock, 6))?;
     }
     if !host.seccomp {
         let error = Error::new("seccomp", "the kernel has no system call filters")
             .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`");
         missing(Layer::Seccomp, error)?;
-    }
-    for &layer in &host.refused {
-        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
     }
     Ok(waived)
 }

@@ -102,6 +102,8 @@ pub enum Stage {
     Landlock,
     /// The system call filter.
     Seccomp,
+    /// The run's own state.
+    Exposures,
     /// The provider's program.
     Exec,
 }
@@ -126,6 +128,7 @@ impl Stage {
             Stage::Workdir => "workdir",
             Stage::Landlock => "landlock",
             Stage::Seccomp => "seccomp",
+            Stage::Exposures => "exposures",
             Stage::Exec => "exec",
         }
     }
@@ -324,6 +327,12 @@ pub enum Step {
         #[serde(serialize_with = "instruction_count", rename = "instructions")]
         program: &'static [Insn],
     },
+    /// Opens an exposure as the provider will: one that is granted and cannot be
+    /// used would be found out too late.
+    MustBeReadable {
+        /// Of the cell.
+        path: Text,
+    },
     /// Waits until the launcher has read what was applied.
     WaitAtGate,
     /// Becomes the provider.
@@ -355,6 +364,7 @@ impl Step {
             Step::StartProvider => Stage::Process,
             Step::SetDescriptors { .. } => Stage::Descriptors,
             Step::LimitCore | Step::SetUmask { .. } => Stage::Limits,
+            Step::MustBeReadable { .. } => Stage::Exposures,
             Step::ChangeDirectory { .. } => Stage::Workdir,
             Step::CreateRuleset { .. } | Step::AllowPath { .. } | Step::RestrictSelf => Stage::Landlock,
             Step::InstallFilter { .. } => Stage::Seccomp,
@@ -425,6 +435,7 @@ impl fmt::Display for Step {
             Step::InstallFilter { name, program } => {
                 write!(f, "filter {name}, {} instructions", program.len())
             }
+            Step::MustBeReadable { path } => write!(f, "open {path}"),
             Step::WaitAtGate => f.write_str("wait at the gate"),
             Step::Execute => f.write_str("execute the provider"),
         }

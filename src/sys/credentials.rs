@@ -59,13 +59,8 @@ pub fn die_with_parent() -> Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
 }
 
-/// `PR_SET_NAME`: what `ps` shows of init; at most 15 bytes.
-pub fn set_name(name: &CStr) -> Result<()> {
-    prctl(libc::PR_SET_NAME, name.as_ptr() as libc::c_ulong, 0)
-}
-
 fn prctl(operation: libc::c_int, first: libc::c_ulong, second: libc::c_ulong) -> Result<()> {
-    // SAFETY: the operations above take integers, or a NUL-terminated name.
+    // SAFETY: the operations above take integers alone.
     check(Call::Prctl, unsafe { libc::prctl(operation, first, second, 0, 0) }.into()).map(drop)
 }
 

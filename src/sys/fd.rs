@@ -219,3 +219,10 @@ pub fn duplicate(fd: RawFd) -> Result<OwnedFd> {
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
     check(Call::Dup, copy.into()).map(|copy| unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
+
+/// Whether a descriptor came with the process: what is open across execve(2)
+/// has no close-on-exec flag, and all that this process opens has it.
+pub fn is_inherited(fd: RawFd) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) == 0 }
+}

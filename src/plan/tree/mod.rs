@@ -1,19 +1,23 @@
 //! The file tree: what stands where in the cell, in which order it is mounted,
 //! and what Landlock grants on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod made_up;
+mod overlap;
+mod steps;
+
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::landlock::{Grant, allow};
-use super::step::{Stage, Step};
-use super::{Text, made_up};
+use super::Text;
+use super::landlock::Grant;
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup, SystemEntry};
 use crate::policy::{Access, ExposeKind, LockAccess, Mode, NetworkMode, Origin, Policy, System};
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+pub(super) use steps::Built;
 
 /// One entry of the tree.
 #[derive(Clone, Debug)]
@@ -22,6 +26,15 @@ struct Node {
     grant: Grant,
     origin: Origin,
 }
+
+impl Node {
+    fn is_built_in(&self) -> bool {
+        self.origin.0 == BUILT_IN
+    }
+}
+
+/// The origin of what every cell has.
+const BUILT_IN: &str = "built in";
 
 #[derive(Clone, Debug)]
 enum Content {
@@ -32,16 +45,10 @@ enum Content {
         to_be_made: bool,
         attributes: Attributes,
     },
-    /// A memory file system.
-    Tmpfs {
-        size: Option<u64>,
-        mode: u32,
-        attributes: Attributes,
-    },
-    /// Another fresh file system.
+    /// A fresh file system.
     Fresh {
         filesystem: &'static str,
-        options: Vec<(Text, Text)>,
+        options: Vec<(&'static str, String)>,
         attributes: Attributes,
     },
     /// A path of the new tree, over itself or over another.
@@ -64,25 +71,27 @@ impl Content {
     fn is_directory(&self) -> bool {
         match self {
             Content::Bind { file, .. } => file.kind == Kind::Directory,
-            Content::Tmpfs { .. } | Content::Fresh { .. } | Content::Directory => true,
+            Content::Fresh { .. } | Content::Directory => true,
             Content::Cover { is_directory, .. } => *is_directory,
             Content::Symlink { .. } | Content::File { .. } => false,
         }
     }
 
-    fn is_mounted(&self) -> bool {
-        !matches!(self, Content::Directory | Content::Symlink { .. } | Content::File { .. })
+    fn is_of_the_host(&self) -> bool {
+        matches!(self, Content::Bind { .. })
+    }
+
+    /// Whether what lies below it is there already, and not ours to make.
+    fn shows_what_is_there(&self) -> bool {
+        match self {
+            Content::Bind { .. } | Content::Cover { .. } => true,
+            Content::Fresh { filesystem, .. } => *filesystem != TMPFS,
+            Content::Directory | Content::Symlink { .. } | Content::File { .. } => false,
+        }
     }
 }
 
-/// The mounts and the Landlock rules, in the order of the kernel's needs.
-pub(super) struct Built {
-    pub mounts: Vec<Step>,
-    /// Covers come last: a mask shows a device that is bound after `/proc`.
-    pub covers: Vec<Step>,
-    pub rules: Vec<Step>,
-    pub notes: Vec<String>,
-}
+const TMPFS: &str = "tmpfs";
 
 /// The host paths that must be looked up before the tree can be planned: every
 /// source, and every mount point that lies in a view of the host.
@@ -116,8 +125,8 @@ fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
     binds.chain(exposures).chain(channel).chain(workspace)
 }
 
-/// Plans the tree.
-pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
+/// Plans the tree; `with_rights` where Landlock grants on files.
+pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<Built, Error> {
     let mut tree = Tree { nodes: BTreeMap::new(), host };
     tree.own_directories(policy);
     if policy.filesystem.system == System::Minimal {
@@ -136,13 +145,16 @@ pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
                 .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
-    // An entry of the policy takes the place of a built-in one, and the one link
-    // that is a mere convenience gives way to what needs a directory there.
+    // A view that is asked for shows what it has, with nothing built in laid
+    // over it, and the one link that is a mere convenience gives way to what
+    // needs a directory there.
+    let views = || asked.nodes.iter().filter(|(_, node)| node.content.is_of_the_host());
+    tree.nodes.retain(|place, _| views().all(|(view, _)| !place.starts_with(view)));
     if asked.nodes.keys().any(|place| place.starts_with(VAR_TMP)) {
         tree.nodes.remove(Path::new(VAR_TMP));
     }
     tree.nodes.extend(asked.nodes);
-    tree.steps(policy)
+    steps::order(&tree, policy, with_rights)
 }
 
 struct Tree<'a> {
@@ -154,6 +166,10 @@ struct Tree<'a> {
 
 /// The device nodes of every cell.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Nothing is mounted on it and nobody else may put anything there, so it is
+/// what a directory is masked with.
+const EMPTY: &str = "/dev/mqueue";
 
 /// Programs that want files to outlast a reboot need not have that in a cell.
 const VAR_TMP: &str = "/var/tmp";
@@ -184,7 +200,7 @@ impl Tree<'_> {
     }
 
     fn put_own(&mut self, place: impl Into<PathBuf>, content: Content, grant: Grant) {
-        self.nodes.insert(place.into(), Node { content, grant, origin: Origin("built in".into()) });
+        self.nodes.insert(place.into(), Node { content, grant, origin: Origin(BUILT_IN.into()) });
     }
 
     fn own_directories(&mut self, policy: &Policy) {
@@ -224,7 +240,7 @@ impl Tree<'_> {
     fn proc(&mut self, mode: Mode) {
         // Without ptrace rights over a process its directory is not there at all
         // (proc(5)); PID 1 is non-dumpable, so nobody in the cell has them.
-        let options = vec![(c"hidepid".into(), c"ptraceable".into())];
+        let options = vec![("hidepid", "ptraceable".to_owned())];
         let attributes = NO_SUID | NO_DEV | NO_EXEC;
         self.put_own("/proc", Content::Fresh { filesystem: "proc", options, attributes }, Grant::Read);
         if mode == Mode::Nested {
@@ -232,10 +248,10 @@ impl Tree<'_> {
             // (mount_too_revealing).
             return;
         }
-        for name in &self.host.proc_masks {
-            let source = "/dev/null".into();
+        for &(name, is_directory) in &self.host.proc_masks {
+            let source = if is_directory { EMPTY } else { "/dev/null" }.into();
             let attributes = READ_ONLY | NO_SUID | NO_EXEC;
-            let mask = Content::Cover { source, is_directory: false, attributes };
+            let mask = Content::Cover { source, is_directory, attributes };
             self.put_own(Path::new("/proc").join(name), mask, Grant::Nothing);
         }
         let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
@@ -245,15 +261,13 @@ impl Tree<'_> {
 
     fn dev(&mut self) -> Result<(), Error> {
         self.put_own("/dev", Content::Directory, Grant::List);
+        self.put_own(EMPTY, Content::Directory, Grant::Nothing);
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
-            let Lookup::Found(file) = self.host.file(&path) else {
-                return Err(Error::new("dev", format!("the host has no {}", path.display()))
-                    .remedy("start cellblock where /dev holds the usual devices"));
-            };
+            let file = self.find(&path, &Origin(BUILT_IN.into()))?;
             self.put_own(&path, bind(&path, file, NO_SUID | NO_EXEC), Grant::Device);
         }
-        let pts = vec![(c"mode".into(), c"0620".into()), (c"ptmxmode".into(), c"0666".into())];
+        let pts = vec![("mode", "0620".to_owned()), ("ptmxmode", "0666".to_owned())];
         let pts = Content::Fresh { filesystem: "devpts", options: pts, attributes: NO_SUID | NO_EXEC };
         self.put_own("/dev/pts", pts, Grant::Device);
         self.put_own("/dev/shm", tmpfs(None, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
@@ -305,7 +319,8 @@ impl Tree<'_> {
                 ExposeKind::Directory => Kind::Directory,
                 ExposeKind::File => Kind::File,
             };
-            self.refuse_wide_exposure(policy, &entry.path, &entry.origin)?;
+            refuse_wide_exposure(policy, &entry.path, &entry.origin)?;
+            refuse_visible_exposure(policy, &entry.path, &entry.origin)?;
             let content = if entry.create && self.host.file(&entry.path) == Lookup::Missing {
                 to_be_made(&entry.path, kind)
             } else {
@@ -314,20 +329,6 @@ impl Tree<'_> {
             self.put(&entry.path, content, Grant::ReadWrite, &entry.origin)?;
         }
         Ok(())
-    }
-
-    /// An exposure that holds others would show what they are carved out of.
-    fn refuse_wide_exposure(&self, policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
-        let inner =
-            views(policy).map(|(source, _)| source).find(|other| *other != path && other.starts_with(path));
-        match inner {
-            None => Ok(()),
-            Some(inner) => {
-                Err(at(origin, format!("the exposure {} holds {}", path.display(), inner.display()))
-                    .cause("what it shows cannot be taken away again below it")
-                    .remedy("expose the run's own directories one by one"))
-            }
-        }
     }
 
     fn channel(&mut self, policy: &Policy) -> Result<(), Error> {
@@ -403,37 +404,6 @@ impl Tree<'_> {
         Err(wrong_kind(path, file.kind, wanted.name(), origin))
     }
 
-    /// Turns the entries into steps: each mount point is made where it is ours
-    /// to make, and was looked up where it is not.
-    fn steps(self, policy: &Policy) -> Result<Built, Error> {
-        let mut built =
-            Built { mounts: Vec::new(), covers: Vec::new(), rules: Vec::new(), notes: Vec::new() };
-        let mut directories = BTreeSet::from([PathBuf::from("/")]);
-        for (place, node) in &self.nodes {
-            let holder = self.holder(place);
-            if let Some((holder_place, holder)) = holder {
-                self.check_holder(place, node, holder_place, holder)?;
-                built.notes.extend(check_rights(policy, place, node, holder_place, holder)?);
-            }
-            if holder.is_none_or(|(_, holder)| {
-                !matches!(holder.content, Content::Bind { .. } | Content::Cover { .. })
-            }) && !matches!(node.content, Content::Cover { .. })
-            {
-                make_parents(place, &mut directories, &mut built.mounts)?;
-                make_place(place, &node.content, &mut directories, &mut built.mounts)?;
-            }
-            match mount(place, &node.content)? {
-                Some(step @ Step::Cover { .. }) => built.covers.push(step),
-                step => built.mounts.extend(step),
-            }
-            if policy.mode == Mode::Sealed {
-                let rule = allow(self.host.landlock, text(place)?, node.grant, node.content.is_directory());
-                built.rules.extend(rule);
-            }
-        }
-        Ok(built)
-    }
-
     /// The nearest entry that `place` lies in.
     fn holder(&self, place: &Path) -> Option<(&Path, &Node)> {
         place
@@ -442,91 +412,33 @@ impl Tree<'_> {
             .find_map(|above| self.nodes.get_key_value(above))
             .map(|(place, node)| (place.as_path(), node))
     }
+}
 
-    fn check_holder(
-        &self,
-        place: &Path,
-        node: &Node,
-        holder_place: &Path,
-        holder: &Node,
-    ) -> Result<(), Error> {
-        let shown = place.display();
-        if let Content::Symlink { target } = &holder.content {
-            return Err(at(
-                &node.origin,
-                format!("{shown} goes through the link {}", holder_place.display()),
-            )
-            .remedy(format!("write the path that the link stands for ({})", target.display())));
-        }
-        if !holder.content.is_directory() {
-            return Err(at(&node.origin, format!("{shown} lies below the file {}", holder_place.display())));
-        }
-        let Content::Bind { source, .. } = &holder.content else {
-            return Ok(());
-        };
-        let rest = place.strip_prefix(holder_place).unwrap_or(place);
-        let point = source.join(rest);
-        match self.host.file(&point) {
-            Lookup::Found(file) if (file.kind == Kind::Directory) == node.content.is_directory() => Ok(()),
-            Lookup::Found(file) => Err(wrong_kind(
-                &point,
-                file.kind,
-                if node.content.is_directory() { "a directory" } else { "a file" },
-                &node.origin,
-            )),
-            Lookup::Missing if matches!(node.content, Content::Bind { to_be_made: true, .. }) => Ok(()),
-            _ => Err(at(&node.origin, format!("there is no {} to mount on", point.display()))
-                .cause(format!("{shown} lies in the view {} ({})", holder_place.display(), holder.origin))
-                .remedy("make it on the host first: cellblock creates nothing inside a view")),
-        }
+/// An exposure that holds the others would show what they are carved out of.
+fn refuse_wide_exposure(policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
+    let exposures = policy.run.expose.iter().map(|expose| &*expose.path);
+    let channel = policy.channel.iter().map(|channel| &*channel.dir);
+    let inner = exposures.chain(channel).find(|other| *other != path && other.starts_with(path));
+    match inner {
+        None => Ok(()),
+        Some(inner) => Err(at(origin, format!("the exposure {} holds {}", path.display(), inner.display()))
+            .cause("what it shows cannot be taken away again below it")
+            .remedy("expose the run's own directories one by one")),
     }
 }
 
-/// Landlock adds up along a path, so an entry cannot have fewer rights than the
-/// one that holds it. Returns what the mount alone then holds.
-fn check_rights(
-    policy: &Policy,
-    place: &Path,
-    node: &Node,
-    holder_place: &Path,
-    holder: &Node,
-) -> Result<Option<String>, Error> {
-    let shown = place.display();
-    let around = holder_place.display();
-    if holder.grant == Grant::ReadWrite
-        && node.grant == Grant::ReadWrite
-        && is_shown_by(place, node, holder_place, holder)
-    {
-        return Err(at(&node.origin, format!("{shown} is visible and writable already"))
-            .cause(format!("it lies in {around} ({})", holder.origin))
-            .remedy("remove one of the two entries"));
+/// An exposure that another view shows already exposes nothing, and the view
+/// shows its neighbours too.
+fn refuse_visible_exposure(policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
+    let filesystem = &policy.filesystem;
+    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
+    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
+    match binds.chain(workspace).find(|(source, _)| path.starts_with(source)) {
+        None => Ok(()),
+        Some((source, view)) => Err(at(origin, format!("{} is visible already", path.display()))
+            .cause(format!("the view of {} ({view}) shows it, and all that lies beside it", source.display()))
+            .remedy("take that view away, or the exposure")),
     }
-    let inherits = match (holder.grant, node.grant) {
-        (Grant::ReadWrite, grant) => grant != Grant::ReadWrite,
-        (Grant::ReadExecute, grant) => !matches!(grant, Grant::ReadExecute | Grant::ReadWrite),
-        _ => false,
-    };
-    if !inherits {
-        return Ok(None);
-    }
-    let in_replaceable_channel =
-        policy.channel.as_ref().is_some_and(|channel| channel.replaceable && channel.dir == holder_place);
-    if node.grant == Grant::ReadExecute || in_replaceable_channel {
-        return Ok(Some(format!("{shown}: held by its mount alone, as {around} is granted whole")));
-    }
-    Err(at(&node.origin, format!("{shown} lies in the view {around}"))
-        .cause(format!("what {} grants cannot be taken away below it", holder.origin))
-        .remedy("keep the channel out of every other view"))
-}
-
-/// Whether an entry shows at its place what the view around it shows there too.
-fn is_shown_by(place: &Path, node: &Node, holder_place: &Path, holder: &Node) -> bool {
-    let (Content::Bind { source, .. }, Content::Bind { source: around, .. }) =
-        (&node.content, &holder.content)
-    else {
-        return false;
-    };
-    place.strip_prefix(holder_place).is_ok_and(|rest| around.join(rest) == *source)
 }
 
 fn at(origin: &Origin, what: impl std::fmt::Display) -> Error {
@@ -558,86 +470,9 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
 }
 
 fn tmpfs(size: Option<u64>, mode: u32, attributes: Attributes) -> Content {
-    Content::Tmpfs { size, mode, attributes }
-}
-
-fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step>) -> Result<(), Error> {
-    let Some(parent) = place.parent() else {
-        return Ok(());
-    };
-    if made.contains(parent) {
-        return Ok(());
-    }
-    make_parents(parent, made, steps)?;
-    made.insert(parent.to_owned());
-    steps.push(Step::MakeDirectory { path: text(relative(parent))?, mode: 0o755 });
-    Ok(())
-}
-
-fn make_place(
-    place: &Path,
-    content: &Content,
-    made: &mut BTreeSet<PathBuf>,
-    steps: &mut Vec<Step>,
-) -> Result<(), Error> {
-    let path = text(relative(place))?;
-    steps.push(match content {
-        Content::Symlink { target } => Step::MakeSymlink { path, target: text(target)? },
-        Content::File { content } => Step::MakeFile { path, content: content.clone() },
-        content if content.is_directory() => {
-            made.insert(place.to_owned());
-            Step::MakeDirectory { path, mode: 0o755 }
-        }
-        _ => Step::MakeFile { path, content: Rc::default() },
-    });
-    Ok(())
-}
-
-fn mount(place: &Path, content: &Content) -> Result<Option<Step>, Error> {
-    if !content.is_mounted() {
-        return Ok(None);
-    }
-    let path = text(relative(place))?;
-    let stage = if place.starts_with("/proc") {
-        Stage::Proc
-    } else if place.starts_with("/dev") {
-        Stage::Dev
-    } else {
-        Stage::Mounts
-    };
-    Ok(match content {
-        Content::Bind { source, file, to_be_made, attributes } => Some(Step::Bind {
-            source: text(source)?,
-            identity: (!to_be_made).then_some(file.identity),
-            path,
-            attributes: *attributes,
-            stage,
-        }),
-        Content::Tmpfs { size, mode, attributes } => {
-            let mut options = vec![(c"mode".into(), text_of(format!("{mode:04o}"))?)];
-            if let Some(size) = size {
-                options.push((c"size".into(), text_of(size.to_string())?));
-            }
-            Some(Step::Mount { filesystem: c"tmpfs".into(), options, path, attributes: *attributes, stage })
-        }
-        Content::Fresh { filesystem, options, attributes } => Some(Step::Mount {
-            filesystem: text_of(*filesystem)?,
-            options: options.clone(),
-            path,
-            attributes: *attributes,
-            stage,
-        }),
-        Content::Cover { source, attributes, .. } => {
-            Some(Step::Cover { source: text(relative(source))?, path, attributes: *attributes })
-        }
-        Content::Directory | Content::Symlink { .. } | Content::File { .. } => None,
-    })
-}
-
-/// A place of the cell as the child names it: from the new root, which is its
-/// working directory.
-fn relative(place: &Path) -> &Path {
-    place.strip_prefix("/").unwrap_or(place)
+    let mut options = vec![("mode", format!("{mode:04o}"))];
+    options.extend(size.map(|size| ("size", size.to_string())));
+    Content::Fresh { filesystem: TMPFS, options, attributes }
 }
 
 fn text(path: &Path) -> Result<Text, Error> {

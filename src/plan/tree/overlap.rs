@@ -1,0 +1,104 @@
+//! What may lie in what.
+
+use std::path::Path;
+
+use super::{Content, Node, Tree, at, wrong_kind};
+use crate::error::Error;
+use crate::host::{Kind, Lookup};
+use crate::plan::landlock::{Grant, access};
+use crate::policy::Policy;
+
+/// An entry at its place.
+type Entry<'a> = (&'a Path, &'a Node);
+
+/// Whether `entry` may lie in `holder`, the nearest entry above it.
+pub(super) fn check(tree: &Tree, policy: &Policy, entry: Entry, holder: Entry) -> Result<(), Error> {
+    let ((place, node), (around, outer)) = (entry, holder);
+    let shown = place.display();
+    if let Content::Symlink { target } = &outer.content {
+        return Err(at(&node.origin, format!("{shown} goes through the link {}", around.display()))
+            .remedy(format!("write the path that the link stands for ({})", target.display())));
+    }
+    if !outer.content.is_directory() {
+        return Err(at(&node.origin, format!("{shown} lies below the file {}", around.display()))
+            .remedy("choose a place that lies in no file"));
+    }
+    check_rights(policy, entry, holder)?;
+    check_mount_point(tree, entry, holder)
+}
+
+/// Landlock adds up along a path, so an entry cannot have fewer rights than
+/// the one that holds it.
+fn check_rights(policy: &Policy, entry: Entry, holder: Entry) -> Result<(), Error> {
+    let ((place, node), (around, outer)) = (entry, holder);
+    if !inherits(node, outer) || is_held_by_its_mount(policy, entry, holder) {
+        return Ok(());
+    }
+    let around = around.display();
+    let remedy = match outer.content {
+        Content::Fresh { .. } => {
+            format!("keep the instance out of {around}, for example in /var/tmp or /srv")
+        }
+        _ => "keep the channel out of every other view".to_owned(),
+    };
+    Err(at(&node.origin, format!("{} lies in {around}", place.display()))
+        .cause(format!("what the cell may do in {around} ({}) cannot be taken away below it", outer.origin))
+        .remedy(remedy))
+}
+
+/// Whether the holder grants more on files than the entry itself.
+fn inherits(node: &Node, outer: &Node) -> bool {
+    /// Any ABI tells them apart.
+    const ABI: u32 = 1;
+    let own = access(ABI, node.grant, true);
+    let listing = access(ABI, Grant::List, true);
+    access(ABI, outer.grant, true) & !own & !listing != 0
+}
+
+/// Where a narrower entry is wanted all the same: a read-only view in a
+/// writable one, and all that lies in a channel that is granted whole.
+fn is_held_by_its_mount(policy: &Policy, (_, node): Entry, (around, _): Entry) -> bool {
+    let in_replaceable_channel =
+        policy.channel.as_ref().is_some_and(|channel| channel.replaceable && channel.dir == around);
+    node.grant == Grant::ReadExecute || in_replaceable_channel || node.is_built_in()
+}
+
+/// A mount point in a view of the host has to be there: nothing is created by
+/// name where an agent can write.
+fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Error> {
+    let ((place, node), (around, outer)) = (entry, holder);
+    let Content::Bind { source, .. } = &outer.content else { return Ok(()) };
+    let point = source.join(place.strip_prefix(around).unwrap_or(place));
+    let is_directory = node.content.is_directory();
+    match tree.host.file(&point) {
+        Lookup::Found(file) if (file.kind == Kind::Directory) == is_directory => Ok(()),
+        Lookup::Found(file) => {
+            let wanted = if is_directory { "a directory" } else { "a file" };
+            Err(wrong_kind(&point, file.kind, wanted, &node.origin))
+        }
+        Lookup::Missing if matches!(node.content, Content::Bind { to_be_made: true, .. }) => Ok(()),
+        _ => Err(at(&node.origin, format!("there is no {} to mount on", point.display()))
+            .cause(format!("{} lies in the view {} ({})", place.display(), around.display(), outer.origin))
+            .remedy("make it on the host first: cellblock creates nothing inside a view")),
+    }
+}
+
+/// What the mount holds alone, for the evidence.
+pub(super) fn note(
+    policy: &Policy,
+    entry: Entry,
+    holder: Option<Entry>,
+    with_rights: bool,
+) -> Option<String> {
+    let (place, node) = entry;
+    let shown = place.display();
+    if !with_rights {
+        let alone = matches!(node.grant, Grant::Write | Grant::Nothing) && node.content.is_of_the_host();
+        return alone
+            .then(|| format!("{shown}: can be opened for reading, as Landlock grants on no file here"));
+    }
+    let (around, outer) = holder?;
+    let alone =
+        inherits(node, outer) && is_held_by_its_mount(policy, entry, (around, outer)) && !node.is_built_in();
+    alone.then(|| format!("{shown}: held by its mount alone, as {} is granted whole", around.display()))
+}
