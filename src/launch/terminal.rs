@@ -114,10 +114,15 @@ impl Drop for Relay {
 }
 
 /// A description of our own, which may be non-blocking without the caller's
-/// shell seeing it. Where the terminal belongs to another user, as after su(1),
-/// only the one we were given can be had.
+/// shell seeing it. A controlling terminal has a name that everybody may open,
+/// even where it belongs to another user, as after su(1); of any other one that
+/// does, only the description we were given can be had, and it is never read.
 fn reopen(terminal: OwnedFd) -> File {
-    let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+    let path = if tcgetpgrp(&terminal).is_ok() {
+        "/dev/tty".to_owned()
+    } else {
+        format!("/proc/self/fd/{}", terminal.as_raw_fd())
+    };
     let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
     OpenOptions::new()
         .read(true)
