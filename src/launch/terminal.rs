@@ -86,14 +86,28 @@ impl Relay {
         [PollFd::new(self.terminal.as_fd(), terminal), PollFd::new(self.master.as_fd(), master)]
     }
 
-    /// Carries what can be carried; false when the cell's side has ended.
+    /// Carries what can be carried; false when either side has ended.
     pub fn step(&mut self) -> bool {
-        if self.saved.is_some() && self.to_provider.is_empty() {
-            fill(&mut self.terminal, &mut self.to_provider);
+        if self.has_hung_up() {
+            return false;
+        }
+        if self.saved.is_some()
+            && self.to_provider.is_empty()
+            && !fill(&mut self.terminal, &mut self.to_provider)
+        {
+            // EIO: somebody else has the terminal now, and its settings.
+            self.saved = None;
         }
         drain(&mut self.to_provider, &mut self.master);
         drain(&mut self.to_caller, &mut self.terminal);
         !self.to_caller.is_empty() || fill(&mut self.master, &mut self.to_caller)
+    }
+
+    /// Whether the caller's terminal is gone; poll(2) then never waits again.
+    fn has_hung_up(&self) -> bool {
+        let mut terminal = [PollFd::new(self.terminal.as_fd(), PollFlags::empty())];
+        let found = nix::poll::poll(&mut terminal, 0u8);
+        found.is_ok() && terminal[0].any().unwrap_or(false)
     }
 
     /// Shows what the provider wrote last.
