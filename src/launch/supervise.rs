@@ -39,6 +39,9 @@ const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Si
 /// pipe holds is there at once, and only a reader that hangs keeps it longer.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
+/// How often a relay in the background looks whether it is its turn.
+const TURN: Duration = Duration::from_millis(200);
+
 /// The launcher's signals, read instead of taken.
 pub(super) fn signals() -> nix::Result<SignalFd> {
     let mut set: SigSet = PASSED_ON.into_iter().collect();
@@ -165,7 +168,10 @@ impl Running {
         if let Some(relay) = &self.relay {
             fds.extend(relay.poll());
         }
-        let timeout = self.deadline().map_or(PollTimeout::NONE, |deadline| {
+        let waits = self.relay.as_ref().is_some_and(Relay::waits_for_its_turn);
+        let turn = waits.then(|| Instant::now() + TURN);
+        let next = self.deadline().into_iter().chain(turn).min();
+        let timeout = next.map_or(PollTimeout::NONE, |deadline| {
             // One millisecond more than is left, so that it has passed by then.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)

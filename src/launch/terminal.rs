@@ -56,6 +56,13 @@ impl Relay {
         }
     }
 
+    /// Whether the terminal is in the hands of another job. No signal tells a
+    /// job that was started in the background of its turn: a shell's `fg` sends
+    /// CONT only to one that has stopped.
+    pub fn waits_for_its_turn(&self) -> bool {
+        self.saved.is_none() && tcgetpgrp(&self.terminal).is_ok()
+    }
+
     /// Gives the terminal back.
     pub fn suspend(&mut self) {
         if let Some(settings) = self.saved.take() {
@@ -90,6 +97,9 @@ impl Relay {
     pub fn step(&mut self) -> bool {
         if self.has_hung_up() {
             return false;
+        }
+        if self.waits_for_its_turn() {
+            self.resume();
         }
         if self.saved.is_some()
             && self.to_provider.is_empty()
