@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
+use nix::unistd::Pid;
 
 use super::stdio::{Copy, Stdio};
 use super::terminal::Relay;
@@ -253,9 +254,22 @@ impl Running {
     /// Stops the launcher itself, with the caller's terminal given back.
     fn stop(&mut self) {
         self.state.stop_is_asked = false;
-        self.relay.iter_mut().for_each(Relay::suspend);
-        // It cannot fail, and returns when somebody has sent CONT.
-        let _ = raise(Signal::SIGSTOP);
+        let relay = self.relay.as_mut().filter(|relay| relay.has_the_terminal());
+        let Some(relay) = relay else {
+            // It cannot fail, and returns when somebody has sent CONT.
+            let _ = raise(Signal::SIGSTOP);
+            return;
+        };
+        relay.suspend();
+        // What a terminal does at Ctrl-Z: the whole job stops, be it a pipeline,
+        // but not one that no shell could wake (setpgid(2), orphaned groups).
+        let stop: SigSet = [Signal::SIGTSTP].into_iter().collect();
+        let _ = stop.thread_unblock();
+        let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+        let _ = stop.thread_block();
+        relay.resume();
+        self.state.provider_is_stopped = false;
+        self.send(Signal::SIGCONT);
     }
 
     fn take_report(&mut self, tell: &mut impl FnMut(Event) -> bool) {

@@ -56,6 +56,11 @@ impl Relay {
         }
     }
 
+    /// Whether this process reads the terminal, as its foreground job.
+    pub fn has_the_terminal(&self) -> bool {
+        self.saved.is_some()
+    }
+
     /// Whether the terminal is in the hands of another job. No signal tells a
     /// job that was started in the background of its turn: a shell's `fg` sends
     /// CONT only to one that has stopped.
