@@ -13,7 +13,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 use nix::unistd::Pid;
 
 use super::stdio::{Copy, Stdio};
-use super::terminal::Relay;
+use super::terminal::{Caller, Relay};
+use crate::child::Stream;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
 use crate::report::{self, Record};
@@ -74,7 +75,7 @@ pub(super) struct Running {
     signals: SignalFd,
     copies: Vec<Copy>,
     /// The caller's terminal, until the cell's own has come.
-    terminal: Option<OwnedFd>,
+    terminal: Option<Caller>,
     relay: Option<Relay>,
     timeout: Option<Duration>,
     grace: Duration,
@@ -115,7 +116,9 @@ impl Running {
             status: Some(cell.status),
             signals: cell.signals,
             copies: stdio.copies,
-            terminal: stdio.terminal,
+            terminal: stdio
+                .terminal
+                .map(|terminal| Caller { terminal, alone: stdio.streams == [Stream::Terminal; 3] }),
             relay: None,
             timeout: limits.timeout,
             grace: limits.timeout_grace,

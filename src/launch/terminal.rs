@@ -12,6 +12,13 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::sys::tty;
 
+/// The terminal that the launcher was started on.
+pub(super) struct Caller {
+    pub terminal: OwnedFd,
+    /// Whether nothing but the relay writes there, as far as the streams tell.
+    pub alone: bool,
+}
+
 /// Both ends of the relay. Dropping it gives the caller's terminal back.
 pub(super) struct Relay {
     /// The caller's.
@@ -20,6 +27,8 @@ pub(super) struct Relay {
     master: File,
     /// The caller's settings, while ours are in force.
     saved: Option<Termios>,
+    /// As [`Caller::alone`].
+    alone: bool,
     to_provider: Vec<u8>,
     to_caller: Vec<u8>,
 }
@@ -27,12 +36,13 @@ pub(super) struct Relay {
 const CHUNK: usize = 4096;
 
 impl Relay {
-    pub fn new(terminal: OwnedFd, master: OwnedFd) -> nix::Result<Relay> {
+    pub fn new(caller: Caller, master: OwnedFd) -> nix::Result<Relay> {
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
         let mut relay = Relay {
-            terminal: reopen(terminal),
+            terminal: reopen(caller.terminal),
             master: master.into(),
             saved: None,
+            alone: caller.alone,
             to_provider: Vec::new(),
             to_caller: Vec::new(),
         };
@@ -50,6 +60,11 @@ impl Relay {
         if let Ok(settings) = tcgetattr(&self.terminal) {
             let mut raw = settings.clone();
             cfmakeraw(&mut raw);
+            if !self.alone {
+                // The rest of a pipeline writes lines there; the relay's own end
+                // in a carriage return too many, which does not show.
+                raw.output_flags = settings.output_flags;
+            }
             if tcsetattr(&self.terminal, SetArg::TCSADRAIN, &raw).is_ok() {
                 self.saved = Some(settings);
             }
