@@ -270,9 +270,9 @@ impl Running {
         let _ = stop.thread_unblock();
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
         let _ = stop.thread_block();
-        relay.resume();
-        self.state.provider_is_stopped = false;
-        self.send(Signal::SIGCONT);
+        // Awake again, or never stopped; a CONT that woke us is still pending, and
+        // this one then is the same.
+        let _ = raise(Signal::SIGCONT);
     }
 
     fn take_report(&mut self, tell: &mut impl FnMut(Event) -> bool) {
