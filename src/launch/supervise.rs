@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
+use nix::unistd::Pid;
 
 use super::stdio::{self, Copy, Stdio};
-use super::terminal::Relay;
+use super::terminal::{Caller, Relay};
+use crate::child::Stream;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
@@ -35,6 +37,9 @@ const PASSED_ON: [Signal; 9] = [
 
 /// Those of them that tell the run to end.
 const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// How often a relay in the background looks whether it is its turn.
+const TURN: Duration = Duration::from_millis(200);
 
 /// The launcher's signals, read instead of taken.
 pub(super) fn signals() -> nix::Result<SignalFd> {
@@ -67,7 +72,7 @@ pub(super) struct Running {
     signals: SignalFd,
     copies: Vec<Copy>,
     /// The caller's terminal, until the cell's own has come.
-    terminal: Option<OwnedFd>,
+    terminal: Option<Caller>,
     relay: Option<Relay>,
     timeout: Option<Duration>,
     grace: Duration,
@@ -110,7 +115,9 @@ impl Running {
             status: Some(cell.status),
             signals: cell.signals,
             copies: stdio.copies,
-            terminal: stdio.terminal,
+            terminal: stdio
+                .terminal
+                .map(|terminal| Caller { terminal, alone: stdio.streams == [Stream::Terminal; 3] }),
             relay: None,
             timeout: limits.timeout,
             grace: limits.timeout_grace,
@@ -163,7 +170,10 @@ impl Running {
         fds.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.copies.iter().map(Copy::poll));
         fds.extend(self.relay.iter().flat_map(Relay::poll));
-        let timeout = self.deadline().map_or(PollTimeout::NONE, |deadline| {
+        let waits = self.relay.as_ref().is_some_and(Relay::waits_for_its_turn);
+        let turn = waits.then(|| Instant::now() + TURN);
+        let next = self.deadline().into_iter().chain(turn).min();
+        let timeout = next.map_or(PollTimeout::NONE, |deadline| {
             // One millisecond more than is left, so that it has passed by then.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -262,9 +272,22 @@ impl Running {
     /// Stops the launcher itself, with the caller's terminal given back.
     fn stop(&mut self) {
         self.state.stop_is_asked = false;
-        self.relay.iter_mut().for_each(Relay::suspend);
-        // It cannot fail, and returns when somebody has sent CONT.
-        let _ = raise(Signal::SIGSTOP);
+        let relay = self.relay.as_mut().filter(|relay| relay.has_the_terminal());
+        let Some(relay) = relay else {
+            // It cannot fail, and returns when somebody has sent CONT.
+            let _ = raise(Signal::SIGSTOP);
+            return;
+        };
+        relay.suspend();
+        // What a terminal does at Ctrl-Z: the whole job stops, be it a pipeline,
+        // but not one that no shell could wake (setpgid(2), orphaned groups).
+        let stop: SigSet = [Signal::SIGTSTP].into_iter().collect();
+        let _ = stop.thread_unblock();
+        let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+        let _ = stop.thread_block();
+        // Awake again, or never stopped; a CONT that woke us is still pending, and
+        // this one then is the same.
+        let _ = raise(Signal::SIGCONT);
     }
 
     fn take_report(&mut self, tell: &mut impl FnMut(Event) -> bool) {

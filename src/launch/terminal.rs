@@ -12,6 +12,13 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::sys::tty;
 
+/// The terminal that the launcher was started on.
+pub(super) struct Caller {
+    pub terminal: OwnedFd,
+    /// Whether nothing but the relay writes there, as far as the streams tell.
+    pub alone: bool,
+}
+
 /// Both ends of the relay. Dropping it gives the caller's terminal back.
 pub(super) struct Relay {
     /// The caller's.
@@ -20,6 +27,8 @@ pub(super) struct Relay {
     master: File,
     /// The caller's settings, while ours are in force.
     saved: Option<Termios>,
+    /// As [`Caller::alone`].
+    alone: bool,
     to_provider: Vec<u8>,
     to_caller: Vec<u8>,
 }
@@ -27,12 +36,13 @@ pub(super) struct Relay {
 const CHUNK: usize = 4096;
 
 impl Relay {
-    pub fn new(terminal: OwnedFd, master: OwnedFd) -> nix::Result<Relay> {
+    pub fn new(caller: Caller, master: OwnedFd) -> nix::Result<Relay> {
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
         let mut relay = Relay {
-            terminal: reopen(terminal),
+            terminal: reopen(caller.terminal),
             master: master.into(),
             saved: None,
+            alone: caller.alone,
             to_provider: Vec::new(),
             to_caller: Vec::new(),
         };
@@ -50,10 +60,27 @@ impl Relay {
         if let Ok(settings) = tcgetattr(&self.terminal) {
             let mut raw = settings.clone();
             cfmakeraw(&mut raw);
+            if !self.alone {
+                // The rest of a pipeline writes lines there; the relay's own end
+                // in a carriage return too many, which does not show.
+                raw.output_flags = settings.output_flags;
+            }
             if tcsetattr(&self.terminal, SetArg::TCSADRAIN, &raw).is_ok() {
                 self.saved = Some(settings);
             }
         }
+    }
+
+    /// Whether this process reads the terminal, as its foreground job.
+    pub fn has_the_terminal(&self) -> bool {
+        self.saved.is_some()
+    }
+
+    /// Whether the terminal is in the hands of another job. No signal tells a
+    /// job that was started in the background of its turn: a shell's `fg` sends
+    /// CONT only to one that has stopped.
+    pub fn waits_for_its_turn(&self) -> bool {
+        self.saved.is_none() && tcgetpgrp(&self.terminal).is_ok()
     }
 
     /// Gives the terminal back.
@@ -92,8 +119,12 @@ impl Relay {
         if terminal.intersects(gone) {
             return false;
         }
+        if self.waits_for_its_turn() {
+            self.resume();
+        }
         if terminal.contains(PollFlags::POLLIN) && !fill(&mut self.terminal, &mut self.to_provider) {
-            return false;
+            // EIO: somebody else has the terminal now, and its settings.
+            self.saved = None;
         }
         if master.contains(PollFlags::POLLIN) {
             // EIO where the last of the cell has closed its terminal.
@@ -133,10 +164,15 @@ impl Drop for Relay {
 }
 
 /// A description of our own, which may be non-blocking without the caller's
-/// shell seeing it. Where the terminal belongs to another user, as after su(1),
-/// only the one we were given can be had.
+/// shell seeing it. A controlling terminal has a name that everybody may open,
+/// even where it belongs to another user, as after su(1); of any other one that
+/// does, only the description we were given can be had, and it is never read.
 fn reopen(terminal: OwnedFd) -> File {
-    let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+    let path = if tcgetpgrp(&terminal).is_ok() {
+        "/dev/tty".to_owned()
+    } else {
+        format!("/proc/self/fd/{}", terminal.as_raw_fd())
+    };
     let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
     OpenOptions::new()
         .read(true)

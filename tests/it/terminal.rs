@@ -175,7 +175,7 @@ fn an_interactive_shell_works_whole() {
     terminal.asks("jobs", "Stopped");
     terminal.asks("bg", "sleep 300 &");
     terminal.asks("jobs", "Running");
-    terminal.asks("kill %1; wait", "Terminated");
+    terminal.asks("kill %1; wait %1; echo \"code <$?>\"", "code <143>");
 
     terminal.asks("echo 'go'es; sleep 300", "goes\r\n");
     terminal.types(CTRL_C);
@@ -191,7 +191,7 @@ fn the_window_size_is_handed_on_and_its_change_is_told() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
     let script = "trap \"stty size\" WINCH; echo \"watch\"es; while :; do sleep 0.02; done";
-    terminal.asks(&format!("$CELL -- bash -c '{script}'"), "watches\r\n");
+    terminal.asks(&format!("$CELL -- sh -c '{script}'"), "watches\r\n");
     for (rows, columns) in [(30, 100), (50, 7), (1, 1)] {
         terminal.resizes(rows, columns);
         terminal.sees(&format!("{rows} {columns}\r\n"));
@@ -225,12 +225,12 @@ fn ctrl_z_stops_the_whole_pipeline() {
     let mut terminal = Terminal::with_bash(&user);
     terminal.types("$CELL -- cat | cat\n");
     terminal.is_raw(true);
-    terminal.asks("hello", "hello\r\nhello\r\n");
+    terminal.asks("hello", "hello\r\r\nhello\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("Stopped");
     terminal.asks("echo 'out'side", "outside\r\n");
     terminal.asks("fg", "cat\r\n");
-    terminal.asks("again", "again\r\nagain\r\n");
+    terminal.asks("again", "again\r\r\nagain\r\n");
     terminal.types(CTRL_C);
     terminal.sees("outer> ");
 }
@@ -276,21 +276,35 @@ fn the_settings_are_restored_in_every_case() {
 #[test]
 fn the_settings_are_restored_while_the_job_is_stopped() {
     let Some(user) = User::new() else { return };
-    let mut terminal = Terminal::with_script(&user, "$CELL -- cat; echo \"code <$?>\"; read line");
+    // A shell that watches jobs and leaves the settings alone.
+    let script = "set -m; $CELL -- cat; echo 'stop'ped; read line; fg; echo \"code <$?>\"; read line";
+    let mut terminal = Terminal::with(&user, &["bash", "-c", script]);
     let before = terminal.settings();
     terminal.is_raw(true);
     terminal.asks("x", "x\r\nx\r\n");
     terminal.types(CTRL_Z);
-    let launcher = terminal.launcher();
-    eventually("it stops", || (user::state(launcher) == Some('T')).then_some(()));
+    terminal.sees("stopped\r\n");
     assert_eq!(terminal.settings(), before);
-    // As a shell with job control would.
-    kill(Pid::from_raw(-(terminal.shell.id() as i32)), Signal::SIGCONT).expect("kill");
+    terminal.types("\n");
     terminal.is_raw(true);
     terminal.asks("y", "y\r\ny\r\n");
     terminal.types(CTRL_D);
     terminal.sees("code <0>");
     assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn ctrl_z_stops_nothing_that_nobody_could_wake() {
+    let Some(user) = User::new() else { return };
+    // A session with no shell that watches jobs, as under ssh or in a container.
+    let mut terminal = Terminal::with_script(&user, "exec $CELL -- cat");
+    terminal.is_raw(true);
+    terminal.asks("x", "x\r\nx\r\n");
+    terminal.types(CTRL_Z);
+    terminal.sees("^Z");
+    terminal.asks("y", "y\r\ny\r\n");
+    terminal.types(CTRL_D);
+    assert!(end(&mut terminal.shell).success());
 }
 
 #[test]
@@ -308,7 +322,8 @@ fn nothing_can_be_typed_into_the_callers_terminal() {
         terminal.asks(&format!("$CELL {without} {bind} -- perl /opt/push.pl"), "pushed\r\n");
         terminal.sees("outer> ");
         terminal.asks("echo 'cle'an", "clean\r\n");
-        assert!(!terminal.seen.contains("pwned"), "{}", terminal.seen);
+        // Its echo on the cell's own terminal is shown; nobody has run it.
+        assert!(!terminal.seen.contains("\npwned"), "{}", terminal.seen);
     }
 }
 
@@ -317,12 +332,13 @@ fn a_terminal_and_a_pipe_stay_what_they_are() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
     let kinds = "for n in 0 1 2; do test -t $n && echo -n \"<$n is a tty>\" >&2; done; tty";
+    // What others write there has whole line ends all the while.
     terminal.asks(&format!("$CELL -- sh -c '{kinds}' | cat"), "<2 is a tty>");
     terminal.sees("/dev/pts/0\r\n");
     assert!(terminal.seen.contains("<0 is a tty>"), "{}", terminal.seen);
     assert!(!terminal.seen.contains("<1 is a tty>"), "{}", terminal.seen);
     terminal.asks(&format!("echo | $CELL -- sh -c '{kinds}'"), "<1 is a tty><2 is a tty>");
-    terminal.sees("not a tty\r\n");
+    terminal.sees("not a tty");
 }
 
 #[test]
@@ -330,7 +346,7 @@ fn a_launcher_in_the_background_takes_the_terminal_when_its_turn_comes() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
     let script = "echo \"in back\"ground; read line; echo \"got <$line>\"";
-    terminal.asks(&format!("$CELL -- bash -c '{script}' &"), "in background\r\n");
+    terminal.asks(&format!("$CELL -- bash -c '{script}' &"), "in background");
     terminal.asks("echo 'still'here", "stillhere\r\n");
     terminal.asks("fg", "line>");
     terminal.is_raw(true);
