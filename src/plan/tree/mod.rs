@@ -169,7 +169,7 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Nothing is mounted on it and nobody else may put anything there, so it is
 /// what a directory is masked with.
-const EMPTY: &str = "/dev/mqueue";
+const EMPTY: &str = "/dev/empty";
 
 /// Programs that want files to outlast a reboot need not have that in a cell.
 const VAR_TMP: &str = "/var/tmp";
@@ -271,6 +271,11 @@ impl Tree<'_> {
         let pts = Content::Fresh { filesystem: "devpts", options: pts, attributes: NO_SUID | NO_EXEC };
         self.put_own("/dev/pts", pts, Grant::Device);
         self.put_own("/dev/shm", tmpfs(None, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
+        // The kernel opens queues in a mount of its own, and Landlock looks for a
+        // rule on its root, which is the same directory as this one's.
+        let attributes = VIEW | NO_EXEC;
+        let queues = Content::Fresh { filesystem: "mqueue", options: Vec::new(), attributes };
+        self.put_own("/dev/mqueue", queues, Grant::ReadWrite);
         for (name, target) in [
             ("ptmx", "pts/ptmx"),
             ("fd", "/proc/self/fd"),
