@@ -1,6 +1,7 @@
 //! `cargo xtask`: what the project makes and checks of itself. One module a task.
 
 mod bench;
+mod compat;
 mod filters;
 
 use std::process::ExitCode;
@@ -14,12 +15,14 @@ enum Task {
     Filters(filters::Args),
     #[command(subcommand)]
     Bench(bench::Args),
+    Compat(compat::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Task::parse() {
         Task::Filters(args) => filters::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Compat(args) => compat::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

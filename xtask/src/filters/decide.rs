@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::source::{Action, Clause, Entry, Error, Operator, Place, Source, Test, Verdict, nearest};
+use super::source::{Clause, Entry, Error, Operator, Place, Source, Test, Verdict, nearest};
 use super::table::{self, Arch, Argument};
 
 /// The bit that marks a call of x86_64's second numbering.
@@ -142,7 +142,8 @@ impl<'s> Decisions<'s> {
     }
 
     /// What happens to this call: the meaning of a filter, which its program must have too.
-    pub fn action(&self, call: &Call) -> &Action {
+    #[cfg(test)]
+    pub fn action(&self, call: &Call) -> &super::source::Action {
         if call.audit != self.arch.audit() {
             return &self.foreign.action;
         }

@@ -124,17 +124,16 @@ fn answer(decisions: &Decisions, call: &str, shown: &[&str], arch: Arch) -> Opti
     let mut sure = true;
     for rule in &decision.rules {
         let action = &rule.clause.verdict.action;
-        let holds = rule.checks.iter().map(|check| holds(check, call, shown, arch));
-        match holds.fold(Some(true), |all, one| match (all, one) {
-            (Some(false), _) | (_, Some(false)) => Some(false),
-            (None, _) | (_, None) => None,
-            _ => Some(true),
-        }) {
-            Some(false) => {}
-            Some(true) if *action == Action::Allow => return None,
-            Some(true) => return Some((action.clone(), sure)),
-            None if *action == Action::Allow => sure = false,
-            None => return Some((action.clone(), false)),
+        let holds: Vec<Option<bool>> =
+            rule.checks.iter().map(|check| holds(check, call, shown, arch)).collect();
+        if holds.contains(&Some(false)) {
+            continue;
+        }
+        let certain = !holds.contains(&None);
+        match (action, certain) {
+            (Action::Allow, true) => return None,
+            (Action::Allow, false) => sure = false,
+            (_, certain) => return Some((action.clone(), sure && certain)),
         }
     }
     None
