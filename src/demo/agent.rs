@@ -71,12 +71,7 @@ impl Line {
             _ => return None,
         };
         let worked = fields.next()? == "worked";
-        Some(Line {
-            group,
-            worked,
-            what: fields.next()?.into(),
-            detail: fields.next()?.into(),
-        })
+        Some(Line { group, worked, what: fields.next()?.into(), detail: fields.next()?.into() })
     }
 
     fn print(&self) -> io::Result<()> {
@@ -99,12 +94,7 @@ pub fn run(facts: &Path) -> io::Result<()> {
     // Before anything of our own is open.
     let descriptors = open_descriptors();
     let text = fs::read_to_string(facts)?;
-    let agent = Agent {
-        facts: text
-            .lines()
-            .filter_map(|line| line.split_once('='))
-            .collect(),
-    };
+    let agent = Agent { facts: text.lines().filter_map(|line| line.split_once('=')).collect() };
     agent.look(&descriptors)?;
     agent.work()?;
     agent.overreach()?;
@@ -142,93 +132,48 @@ impl Agent<'_> {
         hidden("harness file", read("HARNESS_FILE"))?;
         hidden("another run's session database", read("OTHER_DB"))?;
         hidden("list of runs", self.other_run())?;
-        hidden(
-            "database log, db/pg_wal",
-            answer(fs::read_dir(self.path("PG_WAL"))),
-        )?;
+        hidden("database log, db/pg_wal", answer(fs::read_dir(self.path("PG_WAL"))))?;
         hidden("secrets/key", read("SECRET_FILE"))?;
         hidden("secrets/key by a symlink of its own", self.by_symlink())?;
         hidden("run log", read("RUN_LOG"))?;
         hidden("control-plane-state.json", read("CONTROL_PLANE"))?;
-        hidden(
-            "harness directory, by stat",
-            answer(fs::metadata(self.path("HARNESS_DIR"))),
-        )?;
+        hidden("harness directory, by stat", answer(fs::metadata(self.path("HARNESS_DIR"))))?;
         hidden("harness directory in the mount table", self.mount_table())?;
 
         let pid = Pid::from_raw(self.number("HARNESS_PID"));
         hidden("argv of the harness", self.in_proc("cmdline", "CASE_ID"))?;
-        hidden(
-            "environment of the harness",
-            self.in_proc("environ", "SECRET"),
-        )?;
+        hidden("environment of the harness", self.in_proc("environ", "SECRET"))?;
         hidden("name of the harness", self.in_proc("comm", "COMM"))?;
-        hidden(
-            "memory of the harness",
-            answer(File::open(format!("/proc/{pid}/mem"))),
-        )?;
+        hidden("memory of the harness", answer(File::open(format!("/proc/{pid}/mem"))))?;
         hidden("signal to the harness", answer(kill(pid, None)))?;
         hidden("argv of PID 1", first_process())?;
 
         hidden("secret in its own environment", self.own_environment())?;
         hidden("working directory of the harness", self.working_directory())?;
-        hidden(
-            "open descriptor of the harness",
-            some(descriptors.join(" "), "none"),
-        )?;
+        hidden("open descriptor of the harness", some(descriptors.join(" "), "none"))?;
 
-        hidden(
-            "abstract socket of the harness",
-            answer(connect_abstract(self.get("ABSTRACT"))),
-        )?;
-        hidden(
-            "pathname socket of the harness",
-            answer(UnixStream::connect(self.path("SOCKET"))),
-        )?;
-        hidden(
-            "socket of the harness in /tmp",
-            answer(UnixStream::connect(self.path("TMP_SOCKET"))),
-        )?;
+        hidden("abstract socket of the harness", answer(connect_abstract(self.get("ABSTRACT"))))?;
+        hidden("pathname socket of the harness", answer(UnixStream::connect(self.path("SOCKET"))))?;
+        hidden("socket of the harness in /tmp", answer(UnixStream::connect(self.path("TMP_SOCKET"))))?;
         hidden(
             "TCP port of the harness",
-            answer(TcpStream::connect((
-                Ipv4Addr::LOCALHOST,
-                self.number("TCP_PORT"),
-            ))),
+            answer(TcpStream::connect((Ipv4Addr::LOCALHOST, self.number("TCP_PORT")))),
         )?;
-        hidden(
-            "UDP port of the harness",
-            answer(ask(self.number("UDP_PORT"))),
-        )?;
+        hidden("UDP port of the harness", answer(ask(self.number("UDP_PORT"))))?;
 
         let lock = self.path("LOCK");
         hidden("channel: open the lock", answer(File::open(&lock)))?;
-        hidden(
-            "channel: write the lock",
-            answer(OpenOptions::new().write(true).open(lock)),
-        )?;
-        let fifo = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(self.path("FIFO"));
+        hidden("channel: write the lock", answer(OpenOptions::new().write(true).open(lock)))?;
+        let fifo = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path("FIFO"));
         hidden("channel: read the FIFO", answer(fifo))?;
         hidden(
             "channel: change the descriptor",
             answer(OpenOptions::new().write(true).open(self.path("DESCRIPTOR"))),
         )?;
         hidden("channel: put another helper there", self.replace_helper())?;
-        hidden(
-            "channel: make an entry",
-            answer(File::create_new(self.path("CHANNEL").join("new"))),
-        )?;
-        hidden(
-            "write to the workspace",
-            answer(File::create_new("/work/new")),
-        )?;
-        hidden(
-            "write to the system",
-            answer(File::create_new("/usr/bin/new")),
-        )
+        hidden("channel: make an entry", answer(File::create_new(self.path("CHANNEL").join("new"))))?;
+        hidden("write to the workspace", answer(File::create_new("/work/new")))?;
+        hidden("write to the system", answer(File::create_new("/usr/bin/new")))
     }
 
     /// Asks the kernel for what a provider has no need of. Last, as what works
@@ -237,20 +182,9 @@ impl Agent<'_> {
         let pid = Pid::from_raw(self.number("HARNESS_PID"));
         hidden("job that its cgroup names", cgroup())?;
         hidden("capabilities, or new ones by exec", privileges())?;
-        hidden(
-            "ptrace(2) of the harness",
-            answer(ptrace::seize(pid, ptrace::Options::empty())),
-        )?;
-        hidden(
-            "keyctl(2)",
-            answer(join_new_session_keyring().map_err(|failure| failure.errno)),
-        )?;
-        let vsock = socket(
-            AddressFamily::Vsock,
-            SockType::Stream,
-            SockFlag::empty(),
-            None,
-        );
+        hidden("ptrace(2) of the harness", answer(ptrace::seize(pid, ptrace::Options::empty())))?;
+        hidden("keyctl(2)", answer(join_new_session_keyring().map_err(|failure| failure.errno)))?;
+        let vsock = socket(AddressFamily::Vsock, SockType::Stream, SockFlag::empty(), None);
         hidden("socket to the hypervisor, AF_VSOCK", answer(vsock))?;
         let unshared = unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS);
         hidden("unshare(2): a user namespace", answer(unshared))?;
@@ -261,32 +195,20 @@ impl Agent<'_> {
 
     /// Does an agent's work.
     fn work(&self) -> io::Result<()> {
-        work(
-            "write, rename and read its own state",
-            answer(self.own_state()),
-        )?;
+        work("write, rename and read its own state", answer(self.own_state()))?;
         work("read the workspace", answer(fs::read("/work/README")))?;
         work("write to the channel's FIFO", answer(self.report()))?;
         work("read the channel's descriptor", self.descriptor())?;
         work("run the channel's helper", said(&self.path("HELPER")))?;
-        work(
-            "start a process and wait for it",
-            said(Path::new("/proc/self/exe")),
-        )?;
+        work("start a process and wait for it", said(Path::new("/proc/self/exe")))?;
         work("threads", threads())?;
         work("TCP on its own loopback", answer(own_tcp()))?;
         work("UDP on its own loopback", answer(own_udp()))?;
         work("abstract socket of its own", answer(own_abstract()))?;
         work("pathname socket of its own", answer(self.own_socket()))?;
-        work(
-            "shared memory in /dev/shm",
-            answer(fs::write("/dev/shm/own", b"x")),
-        )?;
+        work("shared memory in /dev/shm", answer(fs::write("/dev/shm/own", b"x")))?;
         work("file lock of its own", answer(self.own_lock()))?;
-        work(
-            "temporary file in /tmp",
-            answer(fs::write("/tmp/own", b"x")),
-        )?;
+        work("temporary file in /tmp", answer(fs::write("/tmp/own", b"x")))?;
         work("/dev/null and /dev/urandom", answer(devices()))?;
         work("/proc/self", answer(fs::read("/proc/self/status")))
     }
@@ -317,10 +239,7 @@ impl Agent<'_> {
         let token = self.get(key).as_bytes();
         let own = std::process::id().to_string();
         let mut seen = 0;
-        for entry in fs::read_dir("/proc")
-            .map_err(|error| why(&error))?
-            .flatten()
-        {
+        for entry in fs::read_dir("/proc").map_err(|error| why(&error))?.flatten() {
             let pid = entry.file_name();
             let number = pid.as_bytes().iter().all(u8::is_ascii_digit);
             if !number || pid == OsStr::new(&own) {
@@ -344,11 +263,7 @@ impl Agent<'_> {
     fn working_directory(&self) -> Answer {
         let dir = std::env::current_dir().map_err(|error| why(&error))?;
         let text = dir.display().to_string();
-        if dir.starts_with(self.path("HARNESS_DIR")) {
-            Ok(text)
-        } else {
-            Err(text)
-        }
+        if dir.starts_with(self.path("HARNESS_DIR")) { Ok(text) } else { Err(text) }
     }
 
     fn replace_helper(&self) -> Answer {
@@ -368,25 +283,17 @@ impl Agent<'_> {
     }
 
     fn report(&self) -> io::Result<()> {
-        OpenOptions::new()
-            .write(true)
-            .open(self.path("FIFO"))?
-            .write_all(ACTIVITY)
+        OpenOptions::new().write(true).open(self.path("FIFO"))?.write_all(ACTIVITY)
     }
 
     fn descriptor(&self) -> Answer {
         let text = fs::read_to_string(self.path("DESCRIPTOR")).map_err(|error| why(&error))?;
-        if text == self.get("DESCRIPTOR_TEXT") {
-            Ok("as written".into())
-        } else {
-            Err(text)
-        }
+        if text == self.get("DESCRIPTOR_TEXT") { Ok("as written".into()) } else { Err(text) }
     }
 
     fn own_socket(&self) -> io::Result<()> {
         let path = self.own("socket");
-        let result =
-            UnixListener::bind(&path).and_then(|_listener| UnixStream::connect(&path).map(drop));
+        let result = UnixListener::bind(&path).and_then(|_listener| UnixStream::connect(&path).map(drop));
         let _ = fs::remove_file(path);
         result
     }
@@ -412,13 +319,7 @@ fn say(group: Group, what: &str, answer: Answer) -> io::Result<()> {
     let worked = answer.is_ok();
     let detail = answer.unwrap_or_else(|why| why);
     let what = what.into();
-    Line {
-        group,
-        worked,
-        what,
-        detail,
-    }
-    .print()
+    Line { group, worked, what, detail }.print()
 }
 
 /// What a call answered, in a word.
@@ -432,11 +333,7 @@ fn answer<T, E: Into<io::Error>>(result: Result<T, E>) -> Answer {
 /// Ok for what was found; an error, in the words of `none`, for nothing.
 fn some(found: impl Into<String>, none: &str) -> Answer {
     let found = found.into();
-    if found.is_empty() {
-        Err(none.into())
-    } else {
-        Ok(found)
-    }
+    if found.is_empty() { Err(none.into()) } else { Ok(found) }
 }
 
 fn why(error: &io::Error) -> String {
@@ -447,11 +344,7 @@ fn why(error: &io::Error) -> String {
 }
 
 fn same(got: &[u8], wanted: &[u8]) -> io::Result<()> {
-    if got == wanted {
-        Ok(())
-    } else {
-        Err(io::Error::other("other bytes than were written"))
-    }
+    if got == wanted { Ok(()) } else { Err(io::Error::other("other bytes than were written")) }
 }
 
 /// What is open above 2, as `/proc` names it.
@@ -514,16 +407,9 @@ fn cgroup() -> Answer {
 }
 
 fn said(program: &Path) -> Answer {
-    let output = Command::new(program)
-        .arg("--version")
-        .output()
-        .map_err(|error| why(&error))?;
+    let output = Command::new(program).arg("--version").output().map_err(|error| why(&error))?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(output.status.to_string())
-    }
+    if output.status.success() { Ok(text) } else { Err(output.status.to_string()) }
 }
 
 fn threads() -> Answer {
@@ -531,15 +417,8 @@ fn threads() -> Answer {
         .map(|number: u32| std::thread::Builder::new().spawn(move || number))
         .collect::<io::Result<_>>()
         .map_err(|error| why(&error))?;
-    let sum: u32 = threads
-        .into_iter()
-        .filter_map(|thread| thread.join().ok())
-        .sum();
-    if sum == 6 {
-        Ok("four".into())
-    } else {
-        Err("not all came back".into())
-    }
+    let sum: u32 = threads.into_iter().filter_map(|thread| thread.join().ok()).sum();
+    if sum == 6 { Ok("four".into()) } else { Err("not all came back".into()) }
 }
 
 fn own_tcp() -> io::Result<()> {

@@ -64,24 +64,14 @@ impl Fixture {
         let mark = mark();
         let root = PathBuf::from(format!("{BASE}/cell-{mark}"));
         let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}"));
-        let tree = Tree {
-            root: &root,
-            in_tmp: &in_tmp,
-            owner,
-        };
+        let tree = Tree { root: &root, in_tmp: &in_tmp, owner };
         let started = tree.fill(&mark, program).and_then(|mut facts| {
             let harness = start(owner, words, &mut facts)?;
             Ok((facts, harness))
         });
         match started {
             Ok((facts, harness)) => {
-                let fixture = Fixture {
-                    root,
-                    in_tmp,
-                    owner,
-                    facts,
-                    harness,
-                };
+                let fixture = Fixture { root, in_tmp, owner, facts, harness };
                 fixture.write_facts()?;
                 Ok(fixture)
             }
@@ -99,9 +89,7 @@ impl Fixture {
     ///
     /// When there is no such key.
     pub fn get(&self, key: &str) -> &str {
-        self.facts
-            .get(key)
-            .unwrap_or_else(|| panic!("the fixture names no {key}"))
+        self.facts.get(key).unwrap_or_else(|| panic!("the fixture names no {key}"))
     }
 
     /// As [`Fixture::get`], a path.
@@ -132,20 +120,12 @@ impl Fixture {
     }
 
     fn write_facts(&self) -> io::Result<()> {
-        let text: String = self
-            .facts
-            .iter()
-            .map(|(key, value)| format!("{key}={value}\n"))
-            .collect();
+        let text: String = self.facts.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
         self.tree().file(&self.facts_file(), text)
     }
 
     fn tree(&self) -> Tree<'_> {
-        Tree {
-            root: &self.root,
-            in_tmp: &self.in_tmp,
-            owner: self.owner,
-        }
+        Tree { root: &self.root, in_tmp: &self.in_tmp, owner: self.owner }
     }
 }
 
@@ -174,9 +154,7 @@ fn at(path: &Path, error: io::Error) -> io::Error {
 /// A name that no other fixture has and that nothing in a host's tables holds
 /// by chance.
 fn mark() -> String {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = now.as_nanos() as u64 & 0xff_ffff_ffff;
     format!("{:x}{nanoseconds:010x}", std::process::id())
 }
@@ -241,33 +219,13 @@ impl Tree<'_> {
 
         let descriptor = format!("{{\"version\":1,\"run\":\"A\",\"mark\":\"{mark}\"}}");
         for (key, path, text) in [
-            (
-                "HARNESS_FILE",
-                harness.join("verdict.json"),
-                "{\"expected\": \"42\"}\n",
-            ),
-            (
-                "OTHER_DB",
-                other.join("session.db"),
-                "another run's session\n",
-            ),
-            (
-                "OTHER_FILE",
-                other.join("notes.md"),
-                "another run's notes\n",
-            ),
-            (
-                "WAL_FILE",
-                db.join("pg_wal/000000010000000000000001"),
-                "a database's log\n",
-            ),
+            ("HARNESS_FILE", harness.join("verdict.json"), "{\"expected\": \"42\"}\n"),
+            ("OTHER_DB", other.join("session.db"), "another run's session\n"),
+            ("OTHER_FILE", other.join("notes.md"), "another run's notes\n"),
+            ("WAL_FILE", db.join("pg_wal/000000010000000000000001"), "a database's log\n"),
             ("SECRET_FILE", secrets.join("key"), "a secret\n"),
             ("RUN_LOG", logs.join("B.ndjson"), "{\"run\":\"B\"}\n"),
-            (
-                "CONTROL_PLANE",
-                inst.join("control-plane-state.json"),
-                "{\"runs\":[\"A\",\"B\"]}\n",
-            ),
+            ("CONTROL_PLANE", inst.join("control-plane-state.json"), "{\"runs\":[\"A\",\"B\"]}\n"),
             ("TMP_FILE", self.in_tmp.join("left"), "a file in /tmp\n"),
             ("LOCK", channel.join("activity.lock"), ""),
             ("DESCRIPTOR", channel.join("descriptor.json"), &descriptor),
@@ -285,10 +243,7 @@ impl Tree<'_> {
         mkfifo(&fifo, Mode::from_bits_truncate(0o600))?;
         self.give(&fifo)?;
         name("FIFO", &fifo);
-        for (key, path) in [
-            ("HARNESS_EXE", harness.join("judge")),
-            ("HELPER", channel.join("helper")),
-        ] {
+        for (key, path) in [("HARNESS_EXE", harness.join("judge")), ("HELPER", channel.join("helper"))] {
             self.program(program, &path)?;
             name(key, &path);
         }
@@ -309,10 +264,7 @@ impl Tree<'_> {
 
     fn directory(&self, path: &Path) -> io::Result<()> {
         // Others must be able to walk through: the owner need not be who makes it.
-        fs::DirBuilder::new()
-            .mode(0o755)
-            .create(path)
-            .map_err(|error| at(path, error))?;
+        fs::DirBuilder::new().mode(0o755).create(path).map_err(|error| at(path, error))?;
         self.give(path)
     }
 
@@ -324,11 +276,7 @@ impl Tree<'_> {
     /// Copies a program by a new file, as one that is being run cannot be
     /// written.
     fn program(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut copy = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o755)
-            .open(to)?;
+        let mut copy = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(to)?;
         io::copy(&mut fs::File::open(from)?, &mut copy)?;
         copy.set_permissions(fs::Permissions::from_mode(0o755))?;
         // A child that another thread is starting has this descriptor too until
@@ -349,11 +297,7 @@ impl Tree<'_> {
 }
 
 /// Starts the harness and adds what it says it holds.
-fn start(
-    owner: Option<Owner>,
-    words: &[&str],
-    facts: &mut BTreeMap<String, String>,
-) -> io::Result<Child> {
+fn start(owner: Option<Owner>, words: &[&str], facts: &mut BTreeMap<String, String>) -> io::Result<Child> {
     let mut command = Command::new(&facts["HARNESS_EXE"]);
     command
         .args(words)
@@ -368,9 +312,7 @@ fn start(
     {
         command.uid(uid).gid(gid);
     }
-    let mut harness = command
-        .spawn()
-        .map_err(|error| at(Path::new(&facts["HARNESS_EXE"]), error))?;
+    let mut harness = command.spawn().map_err(|error| at(Path::new(&facts["HARNESS_EXE"]), error))?;
     facts.insert("HARNESS_PID".into(), harness.id().to_string());
     if let Some(said) = harness.stdout.take() {
         for line in BufReader::new(said).lines() {
@@ -382,7 +324,5 @@ fn start(
         }
     }
     let status = harness.wait()?;
-    Err(io::Error::other(format!(
-        "the harness ended at once: {status}"
-    )))
+    Err(io::Error::other(format!("the harness ended at once: {status}")))
 }

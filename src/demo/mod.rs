@@ -23,10 +23,7 @@ use fixture::{Fixture, Owner};
 
 /// The id that root hands the fixture to when sudo names no user: one that no
 /// distribution gives to anybody, below systemd's range for services.
-const NOBODY_ELSE: Owner = Owner {
-    uid: 54321,
-    gid: 54321,
-};
+const NOBODY_ELSE: Owner = Owner { uid: 54321, gid: 54321 };
 
 /// Runs the demo and prints it; whether every layer was on and every line is
 /// as it should be.
@@ -62,12 +59,7 @@ impl Demo {
         let fixture = Fixture::new(owner, program, &["demo-harness"])?;
         let provider = fixture.install(program, "agent")?;
         let without = without.iter().map(|layer| name(*layer)).collect();
-        let demo = Demo {
-            fixture,
-            provider,
-            owner,
-            without,
-        };
+        let demo = Demo { fixture, provider, owner, without };
         fs::write(demo.policy(), demo.policy_text())?;
         Ok(demo)
     }
@@ -135,9 +127,7 @@ access = "read-only"
             .open(self.fixture.path("FIFO"))
             .map_err(failed)?;
         let facts = self.fixture.facts_file();
-        let output = self
-            .cell(&["demo-agent", &facts.to_string_lossy()])
-            .map_err(failed)?;
+        let output = self.cell(&["demo-agent", &facts.to_string_lossy()]).map_err(failed)?;
         if !output.status.success() {
             let what = format!("the agent's cell ended with {}", output.status);
             let said = String::from_utf8_lossy(&output.stderr);
@@ -198,9 +188,7 @@ access = "read-only"
 /// A layer as `--without` takes it.
 fn name(layer: Layer) -> String {
     let value = layer.to_possible_value();
-    value
-        .map(|value| value.get_name().to_owned())
-        .unwrap_or_default()
+    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The user who called sudo; else an id that is nobody's.
@@ -296,10 +284,6 @@ impl Page {
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {
-        if self.colour {
-            format!("\x1b[{colour}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.colour { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }

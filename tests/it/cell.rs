@@ -10,10 +10,7 @@ use std::sync::OnceLock;
 use cellblock::demo::fixture::{Fixture, Owner};
 
 /// The user that tests drop to when root starts them.
-const USER: Owner = Owner {
-    uid: 54321,
-    gid: 54321,
-};
+const USER: Owner = Owner { uid: 54321, gid: 54321 };
 
 /// Where a cell sees the probe.
 pub const PROBE: &str = "/opt/probe";
@@ -36,16 +33,9 @@ impl Ground {
         let install = |program: &Path, name| fixture.install(program, name).expect("install");
         let probe = install(probe_program(), "probe");
         let cellblock = install(Path::new(env!("CARGO_BIN_EXE_cellblock")), "cellblock");
-        let ground = Ground {
-            fixture,
-            probe,
-            cellblock,
-        };
+        let ground = Ground { fixture, probe, cellblock };
         std::fs::write(ground.policy(), ground.policy_text(PROBE)).expect("policy");
-        ["userns", "landlock"]
-            .iter()
-            .all(|feature| ground.has(feature))
-            .then_some(ground)
+        ["userns", "landlock"].iter().all(|feature| ground.has(feature)).then_some(ground)
     }
 
     fn has(&self, feature: &str) -> bool {
@@ -55,10 +45,7 @@ impl Ground {
         }
         let required = std::env::var("CELLBLOCK_TEST_REQUIRE").unwrap_or_default();
         let why = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !required.split(',').any(|name| name == feature),
-            "this host has no {feature}: {why}"
-        );
+        assert!(!required.split(',').any(|name| name == feature), "this host has no {feature}: {why}");
         println!("skipped: this host has no {feature}: {why}");
         false
     }
@@ -105,20 +92,11 @@ access = "read-only"
     }
 
     /// The words that run a command in a cell of the fixture.
-    pub fn run_words<S: AsRef<str>>(
-        &self,
-        options: &[&str],
-        command: impl AsRef<[S]>,
-    ) -> Vec<String> {
+    pub fn run_words<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Vec<String> {
         self.words(&self.policy(), options, command)
     }
 
-    fn words<S: AsRef<str>>(
-        &self,
-        policy: &Path,
-        options: &[&str],
-        command: impl AsRef<[S]>,
-    ) -> Vec<String> {
+    fn words<S: AsRef<str>>(&self, policy: &Path, options: &[&str], command: impl AsRef<[S]>) -> Vec<String> {
         let mut words = vec![self.cellblock.display().to_string(), "run".into()];
         words.extend(["--policy".into(), policy.display().to_string()]);
         words.extend(options.iter().map(|option| (*option).to_owned()));
@@ -144,11 +122,7 @@ access = "read-only"
     }
 
     /// Runs a command in a cell that root starts for the ordinary user.
-    pub fn cell_by_root<S: AsRef<str>>(
-        &self,
-        options: &[&str],
-        command: impl AsRef<[S]>,
-    ) -> Output {
+    pub fn cell_by_root<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
         let run_as = format!("{}:{}", USER.uid, USER.gid);
         let options = [options, &["--run-as", &run_as]].concat();
         self.by_root(&options, command)
@@ -162,22 +136,15 @@ access = "read-only"
     fn by_root<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
         let words = self.run_words(options, command);
         let mut start = Command::new(&words[0]);
-        start
-            .args(&words[1..])
-            .env_remove("SUDO_UID")
-            .env_remove("SUDO_GID")
-            .stdin(Stdio::null());
+        start.args(&words[1..]).env_remove("SUDO_UID").env_remove("SUDO_GID").stdin(Stdio::null());
         start.output().expect("cellblock starts")
     }
 
     /// Runs a command as the ordinary user on a terminal.
     pub fn on_terminal<S: AsRef<str>>(&self, command: impl AsRef<[S]>) -> Output {
         let facts = self.fixture.facts_file();
-        let mut words = vec![
-            self.probe.display().to_string(),
-            "terminal".into(),
-            facts.display().to_string(),
-        ];
+        let mut words =
+            vec![self.probe.display().to_string(), "terminal".into(), facts.display().to_string()];
         words.extend(command.as_ref().iter().map(|word| word.as_ref().to_owned()));
         self.beside(&words)
     }
@@ -214,11 +181,7 @@ access = "read-only"
     /// Runs probes in a cell that is left in the host's tree, by a hook that
     /// only test builds have.
     #[cfg(feature = "test-hooks")]
-    pub fn inside_the_hosts_tree(
-        &self,
-        options: &[&str],
-        ids: &[&str],
-    ) -> BTreeMap<String, Finding> {
+    pub fn inside_the_hosts_tree(&self, options: &[&str], ids: &[&str]) -> BTreeMap<String, Finding> {
         let probe = self.probe.to_str().unwrap();
         let facts = self.fixture.facts_file();
         let policy = self.fixture.root().join("hosts-tree.toml");
@@ -297,15 +260,8 @@ fn findings(output: Output) -> BTreeMap<String, Finding> {
 
 /// The ids that the probe lists under `list` or `controls`, in order.
 pub fn ids(of: &str) -> BTreeSet<String> {
-    let output = Command::new(probe_program())
-        .arg(of)
-        .output()
-        .expect("the probe starts");
-    text(&output)
-        .lines()
-        .filter_map(|line| line.split('\t').next())
-        .map(str::to_owned)
-        .collect()
+    let output = Command::new(probe_program()).arg(of).output().expect("the probe starts");
+    text(&output).lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
 }
 
 /// The probe, built by the cargo that built the tests: it is another package's
@@ -324,10 +280,7 @@ pub fn probe_program() -> &'static Path {
         if place(2).ends_with("release") {
             build.arg("--release");
         }
-        assert!(
-            build.status().expect("cargo").success(),
-            "the probe does not build"
-        );
+        assert!(build.status().expect("cargo").success(), "the probe does not build");
         place(2).join("probe")
     })
 }

@@ -14,14 +14,8 @@ fn every_control_works_inside() {
     let Some(ground) = Ground::new() else { return };
     let mut fifo = reader(&ground);
     let found = ground.inside(&[], "control", &[]);
-    assert!(
-        found.keys().eq(&cell::ids("controls")),
-        "the probe came to its end"
-    );
-    let wrong: Vec<_> = found
-        .iter()
-        .filter(|(_, finding)| finding.verdict != "ok")
-        .collect();
+    assert!(found.keys().eq(&cell::ids("controls")), "the probe came to its end");
+    let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.verdict != "ok").collect();
     assert!(wrong.is_empty(), "fails in a cell: {wrong:#?}");
     arrived(&mut fifo);
 }
@@ -31,10 +25,7 @@ fn every_control_works_outside() {
     let Some(ground) = Ground::new() else { return };
     let mut fifo = reader(&ground);
     let found = ground.outside("control", &[]);
-    let wrong: Vec<_> = found
-        .iter()
-        .filter(|(_, finding)| finding.verdict != "ok")
-        .collect();
+    let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.verdict != "ok").collect();
     assert!(wrong.is_empty(), "fails on this host: {wrong:#?}");
     arrived(&mut fifo);
 }
@@ -44,10 +35,7 @@ fn every_control_works_with_the_hosts_network() {
     let Some(ground) = Ground::new() else { return };
     let mut fifo = reader(&ground);
     let found = ground.inside(&["--net", "host"], "control", &[]);
-    let wrong: Vec<_> = found
-        .iter()
-        .filter(|(_, finding)| finding.verdict != "ok")
-        .collect();
+    let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.verdict != "ok").collect();
     assert!(wrong.is_empty(), "fails in a cell: {wrong:#?}");
     arrived(&mut fifo);
 }

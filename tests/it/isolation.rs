@@ -20,14 +20,11 @@ fn no_capability_no_new_privilege_and_a_filter() {
 fn hidden_things_are_absent_not_forbidden() {
     let Some(ground) = Ground::new() else { return };
     let ids = [
-        "F01", "F02", "F03", "F05", "F07", "F08", "F09", "F12", "F13", "F14", "F15", "F16", "F17",
-        "F18", "F19", "F20", "F21", "F22", "F29", "N02", "N03", "N04", "N22", "N23", "P17", "P18",
+        "F01", "F02", "F03", "F05", "F07", "F08", "F09", "F12", "F13", "F14", "F15", "F16", "F17", "F18",
+        "F19", "F20", "F21", "F22", "F29", "N02", "N03", "N04", "N22", "N23", "P17", "P18",
     ];
     let found = ground.inside(&[], "run", &ids);
-    let wrong: Vec<_> = found
-        .iter()
-        .filter(|(_, finding)| finding.detail != "ENOENT")
-        .collect();
+    let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.detail != "ENOENT").collect();
     assert!(wrong.is_empty(), "not ENOENT: {wrong:#?}");
 }
 
@@ -88,10 +85,8 @@ fn the_root_holds_what_was_named_and_nothing_else() {
     let script = "for name in /*; do echo \"${name#/}\"; done";
     let listed = text(&ground.cell(&[], ["/bin/sh", "-c", script]));
     // A root that cannot be listed gives back the pattern itself.
-    let strange: Vec<&str> = listed
-        .lines()
-        .filter(|name| *name != "*" && !known.split(' ').any(|known| known == *name))
-        .collect();
+    let strange: Vec<&str> =
+        listed.lines().filter(|name| *name != "*" && !known.split(' ').any(|known| known == *name)).collect();
     assert!(strange.is_empty(), "{strange:?}");
 }
 
@@ -110,10 +105,7 @@ fn only_own_processes_are_there_and_pid_1_is_not() {
 fn the_environment_is_what_the_policy_says() {
     let Some(ground) = Ground::new() else { return };
     let shown = ground.show(&["--env", "GIVEN=yes"], &["env"]);
-    let names: Vec<&str> = shown
-        .keys()
-        .filter_map(|key| key.strip_prefix("env "))
-        .collect();
+    let names: Vec<&str> = shown.keys().filter_map(|key| key.strip_prefix("env ")).collect();
     assert_eq!(names, ["GIVEN", "HOME", "LANG", "PATH", "TMPDIR", "USER"]);
     assert_eq!(shown["env HOME"], ["/home/agent"]);
 }
@@ -122,10 +114,7 @@ fn the_environment_is_what_the_policy_says() {
 fn no_descriptor_directory_umask_or_signal_rides_in() {
     let Some(ground) = Ground::new() else { return };
     let shown = ground.show(&[], &["fds", "cwd", "status"]);
-    let fds: Vec<&str> = shown
-        .keys()
-        .filter_map(|key| key.strip_prefix("fd "))
-        .collect();
+    let fds: Vec<&str> = shown.keys().filter_map(|key| key.strip_prefix("fd ")).collect();
     assert_eq!(fds, ["0", "1", "2"]);
     assert_eq!(shown["cwd"], ["/work"]);
     assert_eq!(shown["Umask"], ["0022"]);
@@ -141,16 +130,8 @@ fn host_and_user_have_names_of_the_cells_own() {
     let shown = ground.show(&["--hostname", "box"], &["hostname", "uid_map", "cgroup"]);
     assert_eq!(shown["hostname"], ["box"]);
     assert_eq!(shown["uid_map"].len(), 1);
-    assert!(
-        shown["uid_map"][0].trim_end().ends_with(" 1"),
-        "one id: {:?}",
-        shown["uid_map"]
-    );
-    assert!(
-        shown["cgroup"].iter().all(|line| line.ends_with(":/")),
-        "{:?}",
-        shown["cgroup"]
-    );
+    assert!(shown["uid_map"][0].trim_end().ends_with(" 1"), "one id: {:?}", shown["uid_map"]);
+    assert!(shown["cgroup"].iter().all(|line| line.ends_with(":/")), "{:?}", shown["cgroup"]);
 }
 
 #[test]
@@ -178,14 +159,8 @@ fn root_becomes_another_user_and_gives_up_its_groups() {
     let ids = format!("{uid}\t{uid}\t{uid}\t{uid}");
     assert!(output.contains(&format!("Uid\t{ids}\n")), "{output}");
     assert!(output.contains("CapBnd\t0000000000000000\n"), "{output}");
-    let groups = output
-        .lines()
-        .find_map(|line| line.strip_prefix("Groups\t"))
-        .unwrap();
-    assert!(
-        groups.trim().is_empty() || groups.trim() == ground.user().gid.to_string(),
-        "{groups}"
-    );
+    let groups = output.lines().find_map(|line| line.strip_prefix("Groups\t")).unwrap();
+    assert!(groups.trim().is_empty() || groups.trim() == ground.user().gid.to_string(), "{groups}");
 }
 
 #[test]
@@ -205,24 +180,14 @@ fn root_needs_to_be_told_whom_to_become() {
 fn stdio_by_kind() {
     let Some(ground) = Ground::new() else { return };
     let log = ground.fixture.root().join("harness/out.log");
-    let (probe, cell) = (
-        PROBE,
-        ground.run_words(&[], [PROBE, "show", "fds"]).join(" "),
-    );
+    let (probe, cell) = (PROBE, ground.run_words(&[], [PROBE, "show", "fds"]).join(" "));
     // A file on the host becomes a pipe, and what is written still arrives.
-    let script = format!(
-        "{cell} < {} > {}",
-        ground.fixture.get("HARNESS_FILE"),
-        log.display()
-    );
+    let script = format!("{cell} < {} > {}", ground.fixture.get("HARNESS_FILE"), log.display());
     let script = script.replace("'", "");
     text(&ground.beside(["/bin/sh", "-c", &script]));
     let shown = fs::read_to_string(&log).unwrap();
     for fd in ["0", "1"] {
-        let line = shown
-            .lines()
-            .find(|line| line.starts_with(&format!("fd {fd}\t")))
-            .unwrap_or_default();
+        let line = shown.lines().find(|line| line.starts_with(&format!("fd {fd}\t"))).unwrap_or_default();
         assert!(line.contains("pipe:["), "{probe}: {shown}");
     }
     // A directory would be a way out.

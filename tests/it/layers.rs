@@ -13,9 +13,7 @@ const NETWORK_ALONE: [&str; 3] = ["N05", "N07", "P33"];
 
 /// What the filter alone holds, beside the calls of class S: it is there to
 /// keep the kernel's own code out of reach, which nothing else can.
-const FILTER_ALONE: [&str; 9] = [
-    "F23", "F31", "N10", "N17", "N18", "N19", "P36", "P44", "P47",
-];
+const FILTER_ALONE: [&str; 9] = ["F23", "F31", "N10", "N17", "N18", "N19", "P36", "P44", "P47"];
 
 #[test]
 fn without_landlock_the_tree_and_the_filter_hold() {
@@ -24,9 +22,7 @@ fn without_landlock_the_tree_and_the_filter_hold() {
 
 #[test]
 fn without_the_filter_the_tree_and_landlock_hold() {
-    held(&["seccomp"], |id| {
-        id.starts_with('S') || FILTER_ALONE.contains(&id)
-    });
+    held(&["seccomp"], |id| id.starts_with('S') || FILTER_ALONE.contains(&id));
 }
 
 #[test]
@@ -55,10 +51,7 @@ fn without_the_filter_there_is_still_no_user_namespace() {
 /// some of that is had, or the layers were not off.
 fn held(off: &[&str], alone: impl Fn(&str) -> bool) {
     let Some(ground) = Ground::new() else { return };
-    let options: Vec<&str> = off
-        .iter()
-        .flat_map(|layer| ["--without", *layer])
-        .collect();
+    let options: Vec<&str> = off.iter().flat_map(|layer| ["--without", *layer]).collect();
     let found = ground.inside(&options, "run", &[]);
     let visible = |id: &str| VISIBLE.iter().any(|(name, _)| *name == id);
     let wrong: Vec<_> = found
@@ -67,12 +60,7 @@ fn held(off: &[&str], alone: impl Fn(&str) -> bool) {
         .filter(|(_, finding)| !["denied", "na"].contains(&finding.verdict.as_str()))
         .collect();
     assert!(wrong.is_empty(), "not held without {off:?}: {wrong:#?}");
-    assert!(
-        found
-            .iter()
-            .any(|(id, finding)| alone(id) && finding.verdict == "leak"),
-        "{off:?} was not off"
-    );
+    assert!(found.iter().any(|(id, finding)| alone(id) && finding.verdict == "leak"), "{off:?} was not off");
 }
 
 /// With the host's own tree in place of the private one, what is denied by
@@ -83,8 +71,8 @@ mod with_the_hosts_tree {
 
     /// Files of others, and the channel's own rights.
     const HELD: [&str; 24] = [
-        "F01", "F02", "F05", "F06", "F07", "F08", "F09", "F10", "F12", "F13", "F14", "F30", "H01",
-        "H02", "H06", "H07", "H08", "H09", "H10", "H11", "H12", "H13", "N22", "N23",
+        "F01", "F02", "F05", "F06", "F07", "F08", "F09", "F10", "F12", "F13", "F14", "F30", "H01", "H02",
+        "H06", "H07", "H08", "H09", "H10", "H11", "H12", "H13", "N22", "N23",
     ];
 
     /// Landlock knows no right for these (landlock(7)): they show that the
@@ -109,10 +97,7 @@ mod with_the_hosts_tree {
     fn landlock_was_what_held() {
         let Some(ground) = Ground::new() else { return };
         let found = ground.inside_the_hosts_tree(&["--without", "landlock"], &HELD);
-        let wrong: Vec<_> = found
-            .iter()
-            .filter(|(_, finding)| finding.verdict != "leak")
-            .collect();
+        let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.verdict != "leak").collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 }

@@ -14,51 +14,28 @@ use crate::verdict::{Leak, Probe, Verdict, any_reached, probe, reached};
 /// Probes on the channel.
 pub const PROBES: &[Probe] = &[
     probe("H01", "open the lock for writing", |f| {
-        any_reached([
-            ("write", open_write(&f.path("LOCK"))),
-            ("read and write", open_both(&f.path("LOCK"))),
-        ])
+        any_reached([("write", open_write(&f.path("LOCK"))), ("read and write", open_both(&f.path("LOCK")))])
     }),
-    probe("H02", "rename, hard-link or remove the lock", |f| {
-        displace(f, "LOCK")
-    }),
+    probe("H02", "rename, hard-link or remove the lock", |f| displace(f, "LOCK")),
     probe("H03", "chmod the lock", |f| reached(chmod(&f.path("LOCK")))),
-    probe("H04", "utimens of the lock", |f| {
-        reached(touch(&f.path("LOCK")))
-    }),
+    probe("H04", "utimens of the lock", |f| reached(touch(&f.path("LOCK")))),
     probe("H05", "setxattr on the lock", set_xattr),
-    probe(
-        "H06",
-        "take the lock through a descriptor for reading",
-        flock,
-    ),
+    probe("H06", "take the lock through a descriptor for reading", flock),
     probe("H07", "a lease on the lock", lease),
     probe("H08", "write the descriptor", |f| {
-        any_reached([
-            ("write", open_write(&f.path("DESCRIPTOR"))),
-            ("replace", replace(f, "DESCRIPTOR")),
-        ])
+        any_reached([("write", open_write(&f.path("DESCRIPTOR"))), ("replace", replace(f, "DESCRIPTOR"))])
     }),
     probe("H09", "write or replace the helper", |f| {
-        any_reached([
-            ("write", open_write(&f.path("HELPER"))),
-            ("replace", replace(f, "HELPER")),
-        ])
+        any_reached([("write", open_write(&f.path("HELPER"))), ("replace", replace(f, "HELPER"))])
     }),
     probe("H10", "swap the FIFO", |f| {
-        any_reached([
-            ("displace", as_result(displace(f, "FIFO"))),
-            ("replace", replace(f, "FIFO")),
-        ])
+        any_reached([("displace", as_result(displace(f, "FIFO"))), ("replace", replace(f, "FIFO"))])
     }),
     probe("H11", "rename the channel directory", rename_dir),
     probe("H12", "read from the FIFO", read_fifo),
     probe("H13", "make entries in the channel directory", create),
     probe("H14", "chmod or utimens of the FIFO", |f| {
-        any_reached([
-            ("chmod", chmod(&f.path("FIFO")).map(|()| 0)),
-            ("utimens", touch(&f.path("FIFO"))),
-        ])
+        any_reached([("chmod", chmod(&f.path("FIFO")).map(|()| 0)), ("utimens", touch(&f.path("FIFO")))])
     }),
 ];
 
@@ -67,11 +44,7 @@ fn open_write(path: &Path) -> io::Result<()> {
 }
 
 fn open_both(path: &Path) -> io::Result<()> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map(drop)
+    OpenOptions::new().read(true).write(true).open(path).map(drop)
 }
 
 fn chmod(path: &Path) -> io::Result<()> {
@@ -91,11 +64,7 @@ fn displace(f: &Facts, key: &str) -> Verdict {
     let _ = fs::rename(&beside, &path);
     let taken = fs::rename(&path, &moved);
     let _ = fs::rename(&moved, &path);
-    any_reached([
-        ("link", linked),
-        ("rename", renamed),
-        ("rename into own state", taken),
-    ])
+    any_reached([("link", linked), ("rename", renamed), ("rename into own state", taken)])
 }
 
 fn as_result(verdict: Verdict) -> io::Result<()> {
@@ -126,13 +95,7 @@ fn set_xattr(f: &Facts) -> Verdict {
     let (path, name) = (c(f.path("LOCK")), c("user.probe"));
     reached(call(
         libc::SYS_setxattr,
-        &[
-            path.as_ptr() as usize,
-            name.as_ptr() as usize,
-            b"x".as_ptr() as usize,
-            1,
-            0,
-        ],
+        &[path.as_ptr() as usize, name.as_ptr() as usize, b"x".as_ptr() as usize, 1, 0],
     ))
 }
 
@@ -141,13 +104,8 @@ fn flock(f: &Facts) -> Verdict {
     match OpenOptions::new().read(true).open(f.path("LOCK")) {
         Err(error) => reached::<()>(Err(error)),
         Ok(file) => {
-            let answer = call(
-                libc::SYS_flock,
-                &[
-                    file.as_raw_fd() as usize,
-                    (libc::LOCK_EX | libc::LOCK_NB) as usize,
-                ],
-            );
+            let answer =
+                call(libc::SYS_flock, &[file.as_raw_fd() as usize, (libc::LOCK_EX | libc::LOCK_NB) as usize]);
             Leak(format!("opened; flock: {answer:?}"))
         }
     }
@@ -159,11 +117,7 @@ fn lease(f: &Facts) -> Verdict {
         Ok(file) => {
             let answer = call(
                 libc::SYS_fcntl,
-                &[
-                    file.as_raw_fd() as usize,
-                    libc::F_SETLEASE as usize,
-                    libc::F_RDLCK as usize,
-                ],
+                &[file.as_raw_fd() as usize, libc::F_SETLEASE as usize, libc::F_RDLCK as usize],
             );
             Leak(format!("opened; lease: {answer:?}"))
         }
@@ -180,40 +134,23 @@ fn rename_dir(f: &Facts) -> Verdict {
 
 fn read_fifo(f: &Facts) -> Verdict {
     let open = |read: bool, write: bool| {
-        OpenOptions::new()
-            .read(read)
-            .write(write)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(f.path("FIFO"))
+        OpenOptions::new().read(read).write(write).custom_flags(libc::O_NONBLOCK).open(f.path("FIFO"))
     };
-    any_reached([
-        ("read", open(true, false)),
-        ("read and write", open(true, true)),
-    ])
+    any_reached([("read", open(true, false)), ("read and write", open(true, true))])
 }
 
 fn create(f: &Facts) -> Verdict {
     let path = f.path("CHANNEL").join("h13-probe");
     let c_path = c(&path);
     let mut tries = Vec::new();
-    tries.push((
-        "file",
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map(drop),
-    ));
+    tries.push(("file", OpenOptions::new().write(true).create_new(true).open(&path).map(drop)));
     let _ = fs::remove_file(&path);
     tries.push(("directory", fs::create_dir(&path)));
     let _ = fs::remove_dir(&path);
     tries.push(("symlink", symlink("/", &path)));
     let _ = fs::remove_file(&path);
     let fifo = (libc::S_IFIFO | 0o600) as usize;
-    tries.push((
-        "fifo",
-        call(libc::SYS_mknodat, &[CWD, c_path.as_ptr() as usize, fifo]).map(drop),
-    ));
+    tries.push(("fifo", call(libc::SYS_mknodat, &[CWD, c_path.as_ptr() as usize, fifo]).map(drop)));
     let _ = fs::remove_file(&path);
     any_reached(tries)
 }

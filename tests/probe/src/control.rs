@@ -24,46 +24,26 @@ pub struct Control {
     run: fn(&Facts) -> io::Result<()>,
 }
 
-const fn control(
-    id: &'static str,
-    what: &'static str,
-    run: fn(&Facts) -> io::Result<()>,
-) -> Control {
+const fn control(id: &'static str, what: &'static str, run: fn(&Facts) -> io::Result<()>) -> Control {
     Control { id, what, run }
 }
 
 /// Everything that must work.
 pub const CONTROLS: &[Control] = &[
-    control(
-        "C01",
-        "own state: write, read, rename, link, remove",
-        own_state,
-    ),
+    control("C01", "own state: write, read, rename, link, remove", own_state),
     control("C02", "the FIFO takes exact bytes", fifo),
     control("C03", "threads", threads),
     control("C04", "fork, exec and wait", spawn),
     control("C05", "socket pair", socket_pair),
-    control(
-        "C06",
-        "abstract socket between own processes",
-        abstract_socket,
-    ),
-    control(
-        "C07",
-        "pathname socket in own state, descriptor passed",
-        pathname_socket,
-    ),
+    control("C06", "abstract socket between own processes", abstract_socket),
+    control("C07", "pathname socket in own state, descriptor passed", pathname_socket),
     control("C08", "TCP on loopback between own processes", |_| {
         tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)
     }),
     control("C09", "UDP on loopback", udp),
     control("C10", "TCP on loopback, IPv6", tcp6),
     control("C11", "inotify on own state", inotify),
-    control(
-        "C12",
-        "byte locks and shared mapping between processes",
-        wal,
-    ),
+    control("C12", "byte locks and shared mapping between processes", wal),
     control("C13", "shared memory in /dev/shm", shm),
     control("C14", "SysV shared memory", sysv_shm),
     control("C15", "SysV semaphores and queues", sysv_other),
@@ -78,29 +58,17 @@ pub const CONTROLS: &[Control] = &[
     control("C24", "flock on an own file, between processes", flock),
     control("C25", "sendfile, splice and copy_file_range", copy_calls),
     control("C26", "getrandom", |_| {
-        call(
-            libc::SYS_getrandom,
-            &[[0u8; 16].as_mut_ptr() as usize, 16, 0],
-        )
-        .map(drop)
+        call(libc::SYS_getrandom, &[[0u8; 16].as_mut_ptr() as usize, 16, 0]).map(drop)
     }),
     control("C27", "scheduler: yield, affinity, nice", scheduler),
     control("C28", "futex between processes", futex),
-    control(
-        "C29",
-        "process group of a child, stopped, continued, ended",
-        process_group,
-    ),
+    control("C29", "process group of a child, stopped, continued, ended", process_group),
     control("C30", "/proc/self", proc_self),
     control("C31", "/dev/null, zero, full, random, urandom", devices),
     control("C32", "a filter of one's own without listener", own_filter),
     control("C33", "lower an own limit", limits),
     control("C34", "temporary files: O_TMPFILE, /tmp, linkat", temporary),
-    control(
-        "C35",
-        "extended stat, access and attributes of own files",
-        attributes,
-    ),
+    control("C35", "extended stat, access and attributes of own files", attributes),
     control("C36", "chmod and chdir in own state", modes),
     control("C37", "clocks and sleep", clocks),
     control("C38", "pidfd of a child", pidfd),
@@ -128,11 +96,7 @@ fn same(got: impl AsRef<[u8]>, wanted: impl AsRef<[u8]>) -> io::Result<()> {
     if got.as_ref() == wanted.as_ref() {
         return Ok(());
     }
-    Err(wrong(format!(
-        "{:?}, not {:?}",
-        got.as_ref(),
-        wanted.as_ref()
-    )))
+    Err(wrong(format!("{:?}, not {:?}", got.as_ref(), wanted.as_ref())))
 }
 
 /// Runs `body` in a child and waits for it; its error is this one's.
@@ -141,11 +105,7 @@ fn fork(body: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         Ok(()) => "ok".into(),
         Err(error) => why(&error),
     })?;
-    if answer == "ok" {
-        Ok(())
-    } else {
-        Err(wrong(format!("child: {answer}")))
-    }
+    if answer == "ok" { Ok(()) } else { Err(wrong(format!("child: {answer}"))) }
 }
 
 /// Starts `body` in a child and gives its pid.
@@ -157,11 +117,7 @@ fn start(body: impl FnOnce() -> io::Result<()>) -> io::Result<i32> {
         // SAFETY: ends the child without running what the parent has at exit.
         unsafe { libc::_exit(code) };
     }
-    if pid < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(pid)
-    }
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
 fn finish(pid: i32) -> io::Result<()> {
@@ -178,11 +134,8 @@ fn map(fd: Option<&File>, protection: i32) -> io::Result<*mut u8> {
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd() as usize),
         None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS, NONE),
     };
-    call(
-        libc::SYS_mmap,
-        &[0, 4096, protection as usize, flags as usize, fd, 0],
-    )
-    .map(|address| address as *mut u8)
+    call(libc::SYS_mmap, &[0, 4096, protection as usize, flags as usize, fd, 0])
+        .map(|address| address as *mut u8)
 }
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -204,28 +157,17 @@ fn own_state(f: &Facts) -> io::Result<()> {
 }
 
 fn fifo(f: &Facts) -> io::Result<()> {
-    OpenOptions::new()
-        .write(true)
-        .open(f.path("FIFO"))?
-        .write_all(crate::ACTIVITY)
+    OpenOptions::new().write(true).open(f.path("FIFO"))?.write_all(crate::ACTIVITY)
 }
 
 fn threads(_: &Facts) -> io::Result<()> {
-    let sum: u32 = (0..8)
-        .map(|n| std::thread::spawn(move || n))
-        .map(|thread| thread.join().unwrap_or(100))
-        .sum();
-    if sum == 28 {
-        Ok(())
-    } else {
-        Err(wrong(format!("{sum}")))
-    }
+    let sum: u32 =
+        (0..8).map(|n| std::thread::spawn(move || n)).map(|thread| thread.join().unwrap_or(100)).sum();
+    if sum == 28 { Ok(()) } else { Err(wrong(format!("{sum}"))) }
 }
 
 fn spawn(_: &Facts) -> io::Result<()> {
-    let output = std::process::Command::new("/proc/self/exe")
-        .args(["echo", "spawned"])
-        .output()?;
+    let output = std::process::Command::new("/proc/self/exe").args(["echo", "spawned"]).output()?;
     same(output.stdout, b"spawned\n")
 }
 
@@ -268,10 +210,7 @@ fn pathname_socket(f: &Facts) -> io::Result<()> {
 fn with_message<T>(body: impl FnOnce(&mut libc::msghdr) -> io::Result<T>) -> io::Result<T> {
     let mut byte = [b'x'];
     let mut control = [0usize; 4];
-    let mut io = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
+    let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     // SAFETY: all zeroes is a valid `msghdr`.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut io;
@@ -291,32 +230,19 @@ fn send_fd(socket: &UnixStream, fd: &impl AsRawFd) -> io::Result<()> {
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
             (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(header)
-                .cast::<i32>()
-                .write_unaligned(fd.as_raw_fd());
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd.as_raw_fd());
         }
-        call(
-            libc::SYS_sendmsg,
-            &[socket.as_raw_fd() as usize, &raw const *message as usize, 0],
-        )
-        .map(drop)
+        call(libc::SYS_sendmsg, &[socket.as_raw_fd() as usize, &raw const *message as usize, 0]).map(drop)
     })
 }
 
 fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     with_message(|message| {
-        call(
-            libc::SYS_recvmsg,
-            &[socket.as_raw_fd() as usize, &raw mut *message as usize, 0],
-        )?;
+        call(libc::SYS_recvmsg, &[socket.as_raw_fd() as usize, &raw mut *message as usize, 0])?;
         // SAFETY: the kernel has filled the control buffer, or left no header.
         let fd = unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
-            if header.is_null() {
-                -1
-            } else {
-                libc::CMSG_DATA(header).cast::<i32>().read_unaligned()
-            }
+            if header.is_null() { -1 } else { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() }
         };
         owned(fd)
     })
@@ -335,8 +261,7 @@ fn tcp6(_: &Facts) -> io::Result<()> {
     match TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
         // A host without IPv6 has none to give.
         Err(error)
-            if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
-                && !fs::exists("/proc/net/if_inet6")? =>
+            if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && !fs::exists("/proc/net/if_inet6")? =>
         {
             Ok(())
         }
@@ -348,11 +273,7 @@ fn udp(_: &Facts) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = socket.local_addr()?;
     socket.set_read_timeout(Some(Duration::from_secs(4)))?;
-    let child = start(|| {
-        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?
-            .send_to(b"datagram", address)
-            .map(drop)
-    })?;
+    let child = start(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(b"datagram", address).map(drop))?;
     let mut got = [0; 8];
     socket.recv(&mut got)?;
     finish(child)?;
@@ -364,11 +285,7 @@ fn inotify(f: &Facts) -> io::Result<()> {
     let path = c(f.path("OWN"));
     call(
         libc::SYS_inotify_add_watch,
-        &[
-            events.as_raw_fd() as usize,
-            path.as_ptr() as usize,
-            libc::IN_CREATE as usize,
-        ],
+        &[events.as_raw_fd() as usize, path.as_ptr() as usize, libc::IN_CREATE as usize],
     )?;
     let file = f.own("c11");
     let _ = fs::remove_file(&file);
@@ -376,11 +293,7 @@ fn inotify(f: &Facts) -> io::Result<()> {
     let mut event = [0; 512];
     let read = events.read(&mut event)?;
     fs::remove_file(file)?;
-    if event[..read].windows(3).any(|name| name == b"c11") {
-        Ok(())
-    } else {
-        Err(wrong("no event"))
-    }
+    if event[..read].windows(3).any(|name| name == b"c11") { Ok(()) } else { Err(wrong("no event")) }
 }
 
 fn byte_lock(file: &File, kind: i32, command: i32) -> io::Result<()> {
@@ -390,28 +303,13 @@ fn byte_lock(file: &File, kind: i32, command: i32) -> io::Result<()> {
     lock.l_whence = libc::SEEK_SET as i16;
     lock.l_start = 120;
     lock.l_len = 1;
-    call(
-        libc::SYS_fcntl,
-        &[
-            file.as_raw_fd() as usize,
-            command as usize,
-            &raw const lock as usize,
-        ],
-    )
-    .map(drop)
+    call(libc::SYS_fcntl, &[file.as_raw_fd() as usize, command as usize, &raw const lock as usize]).map(drop)
 }
 
 /// As SQLite's WAL index does: a mapped file and locks on bytes of it.
 fn wal(f: &Facts) -> io::Result<()> {
     let path = f.own("c12-shm");
-    let open = || {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-    };
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let file = open()?;
     file.set_len(4096)?;
     let page = map(Some(&file), READ_WRITE)?;
@@ -439,12 +337,7 @@ fn wal(f: &Facts) -> io::Result<()> {
 
 fn shm(_: &Facts) -> io::Result<()> {
     let path = "/dev/shm/cell-own";
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(4096)?;
     let page = map(Some(&file), READ_WRITE)?;
     fork(|| {
@@ -459,14 +352,7 @@ fn shm(_: &Facts) -> io::Result<()> {
 }
 
 fn sysv_shm(_: &Facts) -> io::Result<()> {
-    let id = call(
-        libc::SYS_shmget,
-        &[
-            libc::IPC_PRIVATE as usize,
-            4096,
-            (libc::IPC_CREAT | 0o600) as usize,
-        ],
-    )?;
+    let id = call(libc::SYS_shmget, &[libc::IPC_PRIVATE as usize, 4096, (libc::IPC_CREAT | 0o600) as usize])?;
     let attached = call(libc::SYS_shmat, &[id, 0, 0]);
     call(libc::SYS_shmctl, &[id, libc::IPC_RMID as usize, 0])?;
     let page = attached? as *mut u8;
@@ -483,10 +369,7 @@ fn sysv_other(_: &Facts) -> io::Result<()> {
     let private = libc::IPC_PRIVATE as usize;
     let mode = (libc::IPC_CREAT | 0o600) as usize;
     let semaphore = call(libc::SYS_semget, &[private, 1, mode])?;
-    call(
-        libc::SYS_semctl,
-        &[semaphore, 0, libc::IPC_RMID as usize, 0],
-    )?;
+    call(libc::SYS_semctl, &[semaphore, 0, libc::IPC_RMID as usize, 0])?;
     let queue = call(libc::SYS_msgget, &[private, mode])?;
     call(libc::SYS_msgctl, &[queue, libc::IPC_RMID as usize, 0]).map(drop)
 }
@@ -496,18 +379,9 @@ fn queue(_: &Facts) -> io::Result<()> {
     let flags = (libc::O_CREAT | libc::O_RDWR) as usize;
     let queue = call_fd(libc::SYS_mq_open, &[name, flags, 0o600, 0])?;
     let fd = queue.as_raw_fd() as usize;
-    let sent = fork(|| {
-        call(
-            libc::SYS_mq_timedsend,
-            &[fd, b"queued".as_ptr() as usize, 6, 0, 0],
-        )
-        .map(drop)
-    });
+    let sent = fork(|| call(libc::SYS_mq_timedsend, &[fd, b"queued".as_ptr() as usize, 6, 0, 0]).map(drop));
     let mut got = [0u8; 8192];
-    let received = call(
-        libc::SYS_mq_timedreceive,
-        &[fd, got.as_mut_ptr() as usize, got.len(), 0, 0],
-    );
+    let received = call(libc::SYS_mq_timedreceive, &[fd, got.as_mut_ptr() as usize, got.len(), 0, 0]);
     call(libc::SYS_mq_unlink, &[name])?;
     sent?;
     same(&got[..received?], b"queued")
@@ -516,64 +390,28 @@ fn queue(_: &Facts) -> io::Result<()> {
 fn pipe(_: &Facts) -> io::Result<()> {
     const SIZE: usize = 1 << 20;
     let (mut reader, mut writer) = io::pipe()?;
-    call(
-        libc::SYS_fcntl,
-        &[
-            reader.as_raw_fd() as usize,
-            libc::F_SETPIPE_SZ as usize,
-            1 << 17,
-        ],
-    )?;
+    call(libc::SYS_fcntl, &[reader.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 17])?;
     let child = start(|| writer.write_all(&vec![b'p'; SIZE]))?;
     drop(writer);
     let mut got = Vec::new();
     reader.read_to_end(&mut got)?;
     finish(child)?;
-    if got.len() == SIZE {
-        Ok(())
-    } else {
-        Err(wrong(format!("{} bytes", got.len())))
-    }
+    if got.len() == SIZE { Ok(()) } else { Err(wrong(format!("{} bytes", got.len()))) }
 }
 
 fn pty(_: &Facts) -> io::Result<()> {
-    let mut master = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx")?;
+    let mut master = OpenOptions::new().read(true).write(true).open("/dev/ptmx")?;
     let fd = master.as_raw_fd() as usize;
     let (unlock, mut number) = (0i32, 0i32);
-    call(
-        libc::SYS_ioctl,
-        &[fd, libc::TIOCSPTLCK as usize, &raw const unlock as usize],
-    )?;
-    call(
-        libc::SYS_ioctl,
-        &[fd, libc::TIOCGPTN as usize, &raw mut number as usize],
-    )?;
-    call_fd(
-        libc::SYS_ioctl,
-        &[
-            fd,
-            libc::TIOCGPTPEER as usize,
-            (libc::O_RDWR | libc::O_NOCTTY) as usize,
-        ],
-    )?;
+    call(libc::SYS_ioctl, &[fd, libc::TIOCSPTLCK as usize, &raw const unlock as usize])?;
+    call(libc::SYS_ioctl, &[fd, libc::TIOCGPTN as usize, &raw mut number as usize])?;
+    call_fd(libc::SYS_ioctl, &[fd, libc::TIOCGPTPEER as usize, (libc::O_RDWR | libc::O_NOCTTY) as usize])?;
     let path = c(format!("/dev/pts/{number}"));
     fork(|| {
         call(libc::SYS_setsid, &[])?;
-        let slave = call_fd(
-            libc::SYS_openat,
-            &[CWD, path.as_ptr() as usize, libc::O_RDWR as usize],
-        )?;
-        call(
-            libc::SYS_ioctl,
-            &[slave.as_raw_fd() as usize, libc::TIOCSCTTY as usize, 0],
-        )?;
-        OpenOptions::new()
-            .write(true)
-            .open("/dev/tty")?
-            .write_all(b"line")
+        let slave = call_fd(libc::SYS_openat, &[CWD, path.as_ptr() as usize, libc::O_RDWR as usize])?;
+        call(libc::SYS_ioctl, &[slave.as_raw_fd() as usize, libc::TIOCSCTTY as usize, 0])?;
+        OpenOptions::new().write(true).open("/dev/tty")?.write_all(b"line")
     })?;
     let mut got = [0; 4];
     master.read_exact(&mut got)?;
@@ -581,60 +419,25 @@ fn pty(_: &Facts) -> io::Result<()> {
 }
 
 fn timer(_: &Facts) -> io::Result<()> {
-    let timer = call_fd(
-        libc::SYS_timerfd_create,
-        &[libc::CLOCK_MONOTONIC as usize, 0],
-    )?;
+    let timer = call_fd(libc::SYS_timerfd_create, &[libc::CLOCK_MONOTONIC as usize, 0])?;
     let in_a_millisecond = [0i64, 0, 0, 1_000_000];
-    call(
-        libc::SYS_timerfd_settime,
-        &[
-            timer.as_raw_fd() as usize,
-            0,
-            in_a_millisecond.as_ptr() as usize,
-            0,
-        ],
-    )?;
+    call(libc::SYS_timerfd_settime, &[timer.as_raw_fd() as usize, 0, in_a_millisecond.as_ptr() as usize, 0])?;
     let epoll = call_fd(libc::SYS_epoll_create1, &[0])?;
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: 5,
-    };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 5 };
     let fd = epoll.as_raw_fd() as usize;
     call(
         libc::SYS_epoll_ctl,
-        &[
-            fd,
-            libc::EPOLL_CTL_ADD as usize,
-            timer.as_raw_fd() as usize,
-            &raw mut event as usize,
-        ],
+        &[fd, libc::EPOLL_CTL_ADD as usize, timer.as_raw_fd() as usize, &raw mut event as usize],
     )?;
-    let ready = call(
-        libc::SYS_epoll_pwait,
-        &[fd, &raw mut event as usize, 1, 4000, 0, 8],
-    )?;
-    if ready == 1 {
-        Ok(())
-    } else {
-        Err(wrong("no event"))
-    }
+    let ready = call(libc::SYS_epoll_pwait, &[fd, &raw mut event as usize, 1, 4000, 0, 8])?;
+    if ready == 1 { Ok(()) } else { Err(wrong("no event")) }
 }
 
 fn signal_fd(_: &Facts) -> io::Result<()> {
     let mask = 1u64 << (libc::SIGUSR1 - 1);
-    call(
-        libc::SYS_rt_sigprocmask,
-        &[libc::SIG_BLOCK as usize, &raw const mask as usize, 0, 8],
-    )?;
-    let mut signals = File::from(call_fd(
-        libc::SYS_signalfd4,
-        &[NONE, &raw const mask as usize, 8, 0],
-    )?);
-    call(
-        libc::SYS_kill,
-        &[std::process::id() as usize, libc::SIGUSR1 as usize],
-    )?;
+    call(libc::SYS_rt_sigprocmask, &[libc::SIG_BLOCK as usize, &raw const mask as usize, 0, 8])?;
+    let mut signals = File::from(call_fd(libc::SYS_signalfd4, &[NONE, &raw const mask as usize, 8, 0])?);
+    call(libc::SYS_kill, &[std::process::id() as usize, libc::SIGUSR1 as usize])?;
     let mut info = [0; 128];
     signals.read_exact(&mut info)?;
     same([info[0]], [libc::SIGUSR1 as u8])
@@ -651,19 +454,12 @@ fn event_fd(_: &Facts) -> io::Result<()> {
 
 fn memfd(_: &Facts) -> io::Result<()> {
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
-    let memory = File::from(call_fd(
-        libc::SYS_memfd_create,
-        &[c"cell".as_ptr() as usize, flags],
-    )?);
+    let memory = File::from(call_fd(libc::SYS_memfd_create, &[c"cell".as_ptr() as usize, flags])?);
     memory.set_len(4096)?;
     map(Some(&memory), READ_WRITE)?;
     call(
         libc::SYS_fcntl,
-        &[
-            memory.as_raw_fd() as usize,
-            libc::F_ADD_SEALS as usize,
-            libc::F_SEAL_SHRINK as usize,
-        ],
+        &[memory.as_raw_fd() as usize, libc::F_ADD_SEALS as usize, libc::F_SEAL_SHRINK as usize],
     )
     .map(drop)
 }
@@ -671,14 +467,7 @@ fn memfd(_: &Facts) -> io::Result<()> {
 fn executable_memory(_: &Facts) -> io::Result<()> {
     // As a JIT does: written first, made executable afterwards.
     let page = map(None, READ_WRITE)?;
-    call(
-        libc::SYS_mprotect,
-        &[
-            page as usize,
-            4096,
-            (libc::PROT_READ | libc::PROT_EXEC) as usize,
-        ],
-    )?;
+    call(libc::SYS_mprotect, &[page as usize, 4096, (libc::PROT_READ | libc::PROT_EXEC) as usize])?;
     map(None, READ_WRITE | libc::PROT_EXEC).map(drop)
 }
 
@@ -701,19 +490,10 @@ fn copy_calls(f: &Facts) -> io::Result<()> {
     let target = File::create(&to)?;
     let (source_fd, target_fd) = (source.as_raw_fd() as usize, target.as_raw_fd() as usize);
     call(libc::SYS_sendfile, &[target_fd, source_fd, 0, 2])?;
-    call(
-        libc::SYS_copy_file_range,
-        &[source_fd, 0, target_fd, 0, 2, 0],
-    )?;
+    call(libc::SYS_copy_file_range, &[source_fd, 0, target_fd, 0, 2, 0])?;
     let (reader, writer) = io::pipe()?;
-    call(
-        libc::SYS_splice,
-        &[source_fd, 0, writer.as_raw_fd() as usize, 0, 2, 0],
-    )?;
-    call(
-        libc::SYS_splice,
-        &[reader.as_raw_fd() as usize, 0, target_fd, 0, 2, 0],
-    )?;
+    call(libc::SYS_splice, &[source_fd, 0, writer.as_raw_fd() as usize, 0, 2, 0])?;
+    call(libc::SYS_splice, &[reader.as_raw_fd() as usize, 0, target_fd, 0, 2, 0])?;
     let got = fs::read(&to)?;
     fs::remove_file(from)?;
     fs::remove_file(to)?;
@@ -735,17 +515,10 @@ fn futex(_: &Facts) -> io::Result<()> {
     let word = unsafe { AtomicU32::from_ptr(page.cast()) };
     let child = start(|| {
         word.store(1, Ordering::SeqCst);
-        call(
-            libc::SYS_futex,
-            &[word.as_ptr() as usize, libc::FUTEX_WAKE as usize, 1],
-        )
-        .map(drop)
+        call(libc::SYS_futex, &[word.as_ptr() as usize, libc::FUTEX_WAKE as usize, 1]).map(drop)
     })?;
     while word.load(Ordering::SeqCst) == 0 {
-        match call(
-            libc::SYS_futex,
-            &[word.as_ptr() as usize, libc::FUTEX_WAIT as usize, 0, 0],
-        ) {
+        match call(libc::SYS_futex, &[word.as_ptr() as usize, libc::FUTEX_WAIT as usize, 0, 0]) {
             Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return Err(error),
             _ => {}
         }
@@ -773,19 +546,8 @@ fn process_group(_: &Facts) -> io::Result<()> {
 }
 
 fn proc_self(_: &Facts) -> io::Result<()> {
-    for file in [
-        "status",
-        "stat",
-        "maps",
-        "cmdline",
-        "environ",
-        "mountinfo",
-        "limits",
-        "cgroup",
-        "io",
-    ] {
-        fs::read(format!("/proc/self/{file}"))
-            .map_err(|error| wrong(format!("{file}: {}", why(&error))))?;
+    for file in ["status", "stat", "maps", "cmdline", "environ", "mountinfo", "limits", "cgroup", "io"] {
+        fs::read(format!("/proc/self/{file}")).map_err(|error| wrong(format!("{file}: {}", why(&error))))?;
     }
     for file in [
         "cpuinfo",
@@ -797,8 +559,7 @@ fn proc_self(_: &Facts) -> io::Result<()> {
         "sys/vm/overcommit_memory",
         "net/dev",
     ] {
-        fs::read(format!("/proc/{file}"))
-            .map_err(|error| wrong(format!("{file}: {}", why(&error))))?;
+        fs::read(format!("/proc/{file}")).map_err(|error| wrong(format!("{file}: {}", why(&error))))?;
     }
     fs::read_link("/proc/self/exe")?;
     fs::read_dir("/proc/self/fd")?;
@@ -810,14 +571,9 @@ fn devices(_: &Facts) -> io::Result<()> {
     let mut zeros = [1; 8];
     File::open("/dev/zero")?.read_exact(&mut zeros)?;
     same(zeros, [0; 8])?;
-    let full = fs::write("/dev/full", b"x")
-        .err()
-        .and_then(|error| error.raw_os_error());
+    let full = fs::write("/dev/full", b"x").err().and_then(|error| error.raw_os_error());
     if full != Some(libc::ENOSPC) {
-        return Err(wrong(format!(
-            "/dev/full: {}",
-            errno_name(full.unwrap_or(0))
-        )));
+        return Err(wrong(format!("/dev/full: {}", errno_name(full.unwrap_or(0)))));
     }
     for random in ["/dev/random", "/dev/urandom"] {
         File::open(random)?.read_exact(&mut zeros)?;
@@ -827,43 +583,21 @@ fn devices(_: &Facts) -> io::Result<()> {
 
 fn own_filter(_: &Facts) -> io::Result<()> {
     const SET_MODE_FILTER: usize = 1;
-    let allow = [libc::sock_filter {
-        code: 0x06,
-        jt: 0,
-        jf: 0,
-        k: 0x7fff_0000,
-    }];
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: allow.as_ptr().cast_mut(),
-    };
-    call(
-        libc::SYS_prctl,
-        &[libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],
-    )?;
-    call(
-        libc::SYS_seccomp,
-        &[SET_MODE_FILTER, 0, &raw const program as usize],
-    )
-    .map(drop)
+    let allow = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 }];
+    let program = libc::sock_fprog { len: 1, filter: allow.as_ptr().cast_mut() };
+    call(libc::SYS_prctl, &[libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0])?;
+    call(libc::SYS_seccomp, &[SET_MODE_FILTER, 0, &raw const program as usize]).map(drop)
 }
 
 fn limits(_: &Facts) -> io::Result<()> {
     let files = [64u64, 64];
-    call(
-        libc::SYS_prlimit64,
-        &[0, libc::RLIMIT_NOFILE as usize, files.as_ptr() as usize, 0],
-    )
-    .map(drop)
+    call(libc::SYS_prlimit64, &[0, libc::RLIMIT_NOFILE as usize, files.as_ptr() as usize, 0]).map(drop)
 }
 
 fn temporary(f: &Facts) -> io::Result<()> {
     let dir = c(f.path("OWN"));
     let flags = (libc::O_TMPFILE | libc::O_RDWR) as usize;
-    call_fd(
-        libc::SYS_openat,
-        &[CWD, dir.as_ptr() as usize, flags, 0o600],
-    )?;
+    call_fd(libc::SYS_openat, &[CWD, dir.as_ptr() as usize, flags, 0o600])?;
     fs::write("/tmp/cell-own", b"x")?;
     fs::remove_file("/tmp/cell-own")
 }
@@ -875,12 +609,7 @@ fn attributes(f: &Facts) -> io::Result<()> {
     let name = c(&path);
     call(
         libc::SYS_faccessat2,
-        &[
-            CWD,
-            name.as_ptr() as usize,
-            libc::R_OK as usize,
-            libc::AT_EACCESS as usize,
-        ],
+        &[CWD, name.as_ptr() as usize, libc::R_OK as usize, libc::AT_EACCESS as usize],
     )?;
     call(libc::SYS_listxattr, &[name.as_ptr() as usize, 0, 0])?;
     call(libc::SYS_utimensat, &[CWD, name.as_ptr() as usize, 0, 0])?;
@@ -901,11 +630,7 @@ fn clocks(_: &Facts) -> io::Result<()> {
     let mut times = [0i64; 4];
     call(libc::SYS_times, &[times.as_mut_ptr() as usize])?;
     call(libc::SYS_getrusage, &[0, [0u8; 256].as_mut_ptr() as usize])?;
-    if before.elapsed() >= Duration::from_millis(2) {
-        Ok(())
-    } else {
-        Err(wrong("time stood still"))
-    }
+    if before.elapsed() >= Duration::from_millis(2) { Ok(()) } else { Err(wrong("time stood still")) }
 }
 
 fn pidfd(_: &Facts) -> io::Result<()> {
@@ -917,9 +642,7 @@ fn pidfd(_: &Facts) -> io::Result<()> {
 
 fn channel(f: &Facts) -> io::Result<()> {
     same(fs::read(f.path("DESCRIPTOR"))?, f.get("DESCRIPTOR_TEXT"))?;
-    let output = std::process::Command::new(f.path("HELPER"))
-        .args(["echo", "helped"])
-        .output()?;
+    let output = std::process::Command::new(f.path("HELPER")).args(["echo", "helped"]).output()?;
     same(output.stdout, b"helped\n")
 }
 
@@ -933,11 +656,7 @@ fn interfaces(_: &Facts) -> io::Result<()> {
         }
         answer
     };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn daemon(_: &Facts) -> io::Result<()> {

@@ -25,31 +25,17 @@ pub fn run(facts: &Facts, command: &[String]) -> io::Error {
 fn make(facts: &Facts) -> io::Result<()> {
     // A session with a terminal that is on none of the descriptors 0 to 2.
     call(libc::SYS_setsid, &[])?;
-    let master = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx")?;
+    let master = OpenOptions::new().read(true).write(true).open("/dev/ptmx")?;
     let unlock = 0i32;
     call(
         libc::SYS_ioctl,
-        &[
-            master.as_raw_fd() as usize,
-            libc::TIOCSPTLCK as usize,
-            &raw const unlock as usize,
-        ],
+        &[master.as_raw_fd() as usize, libc::TIOCSPTLCK as usize, &raw const unlock as usize],
     )?;
     let slave = call_fd(
         libc::SYS_ioctl,
-        &[
-            master.as_raw_fd() as usize,
-            libc::TIOCGPTPEER as usize,
-            libc::O_RDWR as usize,
-        ],
+        &[master.as_raw_fd() as usize, libc::TIOCGPTPEER as usize, libc::O_RDWR as usize],
     )?;
-    call(
-        libc::SYS_ioctl,
-        &[slave.as_raw_fd() as usize, libc::TIOCSCTTY as usize, 0],
-    )?;
+    call(libc::SYS_ioctl, &[slave.as_raw_fd() as usize, libc::TIOCSCTTY as usize, 0])?;
 
     // A key in the session keyring.
     call(libc::SYS_keyctl, &[1, 0])?;
@@ -57,26 +43,13 @@ fn make(facts: &Facts) -> io::Result<()> {
     const SESSION: usize = -3isize as usize;
     call(
         libc::SYS_add_key,
-        &[
-            kind.as_ptr() as usize,
-            name.as_ptr() as usize,
-            b"key".as_ptr() as usize,
-            3,
-            SESSION,
-        ],
+        &[kind.as_ptr() as usize, name.as_ptr() as usize, b"key".as_ptr() as usize, 3, SESSION],
     )?;
 
     // Descriptors: a directory, a file that takes writes, and the terminal.
     let dir = File::open(facts.path("HARNESS_DIR"))?;
-    let secret = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(facts.path("HARNESS_FILE"))?;
-    for (fd, wanted) in [
-        (dir.as_raw_fd(), 7),
-        (secret.as_raw_fd(), 8),
-        (master.as_raw_fd(), 9),
-    ] {
+    let secret = OpenOptions::new().read(true).write(true).open(facts.path("HARNESS_FILE"))?;
+    for (fd, wanted) in [(dir.as_raw_fd(), 7), (secret.as_raw_fd(), 8), (master.as_raw_fd(), 9)] {
         // SAFETY: makes a copy that stays open across the exec.
         let _stays = owned(unsafe { libc::dup2(fd, wanted) })?.into_raw_fd();
     }
@@ -88,10 +61,7 @@ fn make(facts: &Facts) -> io::Result<()> {
         libc::umask(0);
         libc::signal(libc::SIGUSR1, libc::SIG_IGN);
     }
-    call(
-        libc::SYS_rt_sigprocmask,
-        &[libc::SIG_BLOCK as usize, &raw const blocked as usize, 0, 8],
-    )?;
+    call(libc::SYS_rt_sigprocmask, &[libc::SIG_BLOCK as usize, &raw const blocked as usize, 0, 8])?;
     // SAFETY: the process has one thread, and nothing has read the environment.
     unsafe { std::env::set_var("HARNESS_SECRET", facts.get("SECRET")) };
     Ok(())
@@ -105,25 +75,12 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
         return Ok(());
     }
     let groups = [gid, GROUP];
-    call(
-        libc::SYS_setgroups,
-        &[groups.len(), groups.as_ptr() as usize],
-    )?;
-    call(
-        libc::SYS_setresgid,
-        &[gid as usize, gid as usize, gid as usize],
-    )?;
-    call(
-        libc::SYS_setresuid,
-        &[uid as usize, uid as usize, uid as usize],
-    )?;
+    call(libc::SYS_setgroups, &[groups.len(), groups.as_ptr() as usize])?;
+    call(libc::SYS_setresgid, &[gid as usize, gid as usize, gid as usize])?;
+    call(libc::SYS_setresuid, &[uid as usize, uid as usize, uid as usize])?;
     // After a change of ids the kernel keeps a process from being looked at,
     // itself included: the launcher could not write its own uid map.
-    call(
-        libc::SYS_prctl,
-        &[libc::PR_SET_DUMPABLE as usize, 1, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as usize, 1, 0, 0, 0]).map(drop)
 }
 
 /// Enters namespaces of its own, in which this process has every capability:

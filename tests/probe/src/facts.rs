@@ -41,11 +41,7 @@ impl Start {
             Ok(dir) => dir.to_string_lossy().into_owned(),
             Err(error) => format!("({})", crate::call::why(&error)),
         };
-        Start {
-            inherited,
-            cwd,
-            umask,
-        }
+        Start { inherited, cwd, umask }
     }
 
     /// Descriptors above 2 that were open.
@@ -67,12 +63,7 @@ impl Facts {
             .filter_map(|line| line.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
-        Ok(Facts {
-            names,
-            inherited: start.inherited,
-            cwd: start.cwd,
-            umask: start.umask,
-        })
+        Ok(Facts { names, inherited: start.inherited, cwd: start.cwd, umask: start.umask })
     }
 
     /// The value of a key; a fixture without it is a fault of the test.
@@ -95,9 +86,7 @@ impl Facts {
 
     /// As [`Facts::get`], a number.
     pub fn number(&self, key: &str) -> usize {
-        self.get(key)
-            .parse()
-            .unwrap_or_else(|_| panic!("the fixture's {key} is no number"))
+        self.get(key).parse().unwrap_or_else(|_| panic!("the fixture's {key} is no number"))
     }
 
     /// A path in the run's own state.

@@ -11,86 +11,39 @@ use crate::verdict::{Denied, Leak, Probe, Verdict, any_reached, filtered, probe,
 
 /// Probes on files.
 pub const PROBES: &[Probe] = &[
-    probe("F01", "read a harness file", |f| {
-        reached(fs::read(f.path("HARNESS_FILE")))
-    }),
-    probe("F02", "list the harness directory", |f| {
-        reached(fs::read_dir(f.path("HARNESS_DIR")))
-    }),
-    probe("F03", "stat a harness file", |f| {
-        reached(fs::symlink_metadata(f.path("HARNESS_FILE")))
-    }),
-    probe(
-        "F04",
-        "tell a hidden name that exists from one that does not",
-        existence_oracle,
-    ),
-    probe("F05", "read another run's session database", |f| {
-        reached(fs::read(f.path("OTHER_DB")))
-    }),
-    probe("F06", "list runs/", |f| {
-        lists(&f.path("RUNS"), &[&f.path("OTHER")])
-    }),
-    probe("F07", "list db/pg_wal", |f| {
-        reached(fs::read_dir(f.path("PG_WAL")))
-    }),
-    probe("F08", "read secrets/key", |f| {
-        reached(fs::read(f.path("SECRET_FILE")))
-    }),
-    probe("F09", "read control-plane-state.json", |f| {
-        reached(fs::read(f.path("CONTROL_PLANE")))
-    }),
+    probe("F01", "read a harness file", |f| reached(fs::read(f.path("HARNESS_FILE")))),
+    probe("F02", "list the harness directory", |f| reached(fs::read_dir(f.path("HARNESS_DIR")))),
+    probe("F03", "stat a harness file", |f| reached(fs::symlink_metadata(f.path("HARNESS_FILE")))),
+    probe("F04", "tell a hidden name that exists from one that does not", existence_oracle),
+    probe("F05", "read another run's session database", |f| reached(fs::read(f.path("OTHER_DB")))),
+    probe("F06", "list runs/", |f| lists(&f.path("RUNS"), &[&f.path("OTHER")])),
+    probe("F07", "list db/pg_wal", |f| reached(fs::read_dir(f.path("PG_WAL")))),
+    probe("F08", "read secrets/key", |f| reached(fs::read(f.path("SECRET_FILE")))),
+    probe("F09", "read control-plane-state.json", |f| reached(fs::read(f.path("CONTROL_PLANE")))),
     probe("F10", "list the instance root", instance_root),
-    probe(
-        "F11",
-        "walk through /proc/PID/root and /proc/PID/cwd",
-        magic_links,
-    ),
-    probe(
-        "F12",
-        "follow a symlink of one's own to a secret",
-        own_symlink,
-    ),
-    probe(
-        "F13",
-        "hard-link another run's file into one's own state",
-        hard_link,
-    ),
-    probe(
-        "F14",
-        "rename another run's file into one's own state",
-        rename_in,
-    ),
-    probe("F15", "O_PATH on a hidden directory", |f| {
-        reached(open_path(&f.path("HARNESS_DIR")))
-    }),
+    probe("F11", "walk through /proc/PID/root and /proc/PID/cwd", magic_links),
+    probe("F12", "follow a symlink of one's own to a secret", own_symlink),
+    probe("F13", "hard-link another run's file into one's own state", hard_link),
+    probe("F14", "rename another run's file into one's own state", rename_in),
+    probe("F15", "O_PATH on a hidden directory", |f| reached(open_path(&f.path("HARNESS_DIR")))),
     probe("F16", "chdir into a hidden directory", |f| {
         reached(std::env::set_current_dir(f.path("HARNESS_DIR")))
     }),
     probe("F17", "inotify watch on a hidden directory", watch),
-    probe("F18", "readlink of a hidden symlink", |f| {
-        reached(fs::read_link(f.path("HARNESS_LINK")))
-    }),
+    probe("F18", "readlink of a hidden symlink", |f| reached(fs::read_link(f.path("HARNESS_LINK")))),
     probe("F19", "listxattr of a hidden file", list_xattr),
     probe("F20", "statfs of a hidden directory", statfs),
     probe("F21", "chmod of a hidden file", |f| {
-        reached(fs::set_permissions(
-            f.path("HARNESS_FILE"),
-            fs::Permissions::from_mode(0o600),
-        ))
+        reached(fs::set_permissions(f.path("HARNESS_FILE"), fs::Permissions::from_mode(0o600)))
     }),
-    probe("F22", "utimens of a hidden file", |f| {
-        reached(touch(&f.path("HARNESS_FILE")))
-    }),
+    probe("F22", "utimens of a hidden file", |f| reached(touch(&f.path("HARNESS_FILE")))),
     probe("F23", "a file handle of one's own state", handle),
     probe("F24", "descriptors above 2 from the parent", inherited),
     probe("F25", "stdio that names or opens a host file", stdio),
     probe("F26", "the parent's working directory", cwd),
     probe("F27", "device nodes beyond the harmless ones", devices),
     probe("F28", "make a device node in one's own state", mknod),
-    probe("F29", "write /proc/1/exe", |_| {
-        reached(OpenOptions::new().write(true).open("/proc/1/exe"))
-    }),
+    probe("F29", "write /proc/1/exe", |_| reached(OpenOptions::new().write(true).open("/proc/1/exe"))),
     probe("F30", "make a file outside one's own state", write_outside),
     probe("F31", "setuid bit on a file of one's own", setuid),
 ];
@@ -98,15 +51,7 @@ pub const PROBES: &[Probe] = &[
 /// Sets the times of `path` to now, without following a link.
 pub fn touch(path: &Path) -> io::Result<usize> {
     let path = c(path);
-    call(
-        libc::SYS_utimensat,
-        &[
-            CWD,
-            path.as_ptr() as usize,
-            0,
-            libc::AT_SYMLINK_NOFOLLOW as usize,
-        ],
-    )
+    call(libc::SYS_utimensat, &[CWD, path.as_ptr() as usize, 0, libc::AT_SYMLINK_NOFOLLOW as usize])
 }
 
 fn existence_oracle(f: &Facts) -> Verdict {
@@ -115,20 +60,13 @@ fn existence_oracle(f: &Facts) -> Verdict {
     absent.set_extension("absent");
     let answer = |path: &Path| {
         let path = c(path);
-        match call(
-            libc::SYS_faccessat,
-            &[CWD, path.as_ptr() as usize, libc::F_OK as usize],
-        ) {
+        match call(libc::SYS_faccessat, &[CWD, path.as_ptr() as usize, libc::F_OK as usize]) {
             Ok(_) => "exists".to_owned(),
             Err(error) => why(&error),
         }
     };
     let (real, absent) = (answer(&real), answer(&absent));
-    if real == absent {
-        Denied(real)
-    } else {
-        Leak(format!("{real} against {absent}"))
-    }
+    if real == absent { Denied(real) } else { Leak(format!("{real} against {absent}")) }
 }
 
 fn lists(dir: &Path, hidden: &[&Path]) -> Verdict {
@@ -137,10 +75,7 @@ fn lists(dir: &Path, hidden: &[&Path]) -> Verdict {
         Err(error) => return Denied(why(&error)),
     };
     for entry in entries.flatten() {
-        if hidden
-            .iter()
-            .any(|path| path.file_name() == Some(&entry.file_name()))
-        {
+        if hidden.iter().any(|path| path.file_name() == Some(&entry.file_name())) {
             return Leak(format!("names {}", entry.file_name().display()));
         }
     }
@@ -170,10 +105,7 @@ fn magic_links(f: &Facts) -> Verdict {
             }
         }
     }
-    let direct = Path::new("/proc")
-        .join(f.harness().to_string())
-        .join("cwd")
-        .join(name);
+    let direct = Path::new("/proc").join(f.harness().to_string()).join("cwd").join(name);
     tries.push((direct.display().to_string(), File::open(&direct)));
     any_reached(tries)
 }
@@ -194,10 +126,7 @@ fn own_symlink(f: &Facts) -> Verdict {
     let link = f.own("f12");
     let _ = fs::remove_file(&link);
     if let Err(error) = symlink(f.path("SECRET_FILE"), &link) {
-        return Leak(format!(
-            "probe failed: own state takes no symlink: {}",
-            why(&error)
-        ));
+        return Leak(format!("probe failed: own state takes no symlink: {}", why(&error)));
     }
     reached(fs::read(link))
 }
@@ -218,10 +147,7 @@ fn rename_in(f: &Facts) -> Verdict {
 }
 
 fn open_path(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH)
-        .open(path)
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)
 }
 
 fn watch(f: &Facts) -> Verdict {
@@ -233,11 +159,7 @@ fn watch(f: &Facts) -> Verdict {
     use std::os::fd::AsRawFd;
     reached(call(
         libc::SYS_inotify_add_watch,
-        &[
-            inotify.as_raw_fd() as usize,
-            path.as_ptr() as usize,
-            libc::IN_ALL_EVENTS as usize,
-        ],
+        &[inotify.as_raw_fd() as usize, path.as_ptr() as usize, libc::IN_ALL_EVENTS as usize],
     ))
 }
 
@@ -249,10 +171,7 @@ fn list_xattr(f: &Facts) -> Verdict {
 fn statfs(f: &Facts) -> Verdict {
     let path = c(f.path("HARNESS_DIR"));
     let mut answer = [0u8; 256];
-    reached(call(
-        libc::SYS_statfs,
-        &[path.as_ptr() as usize, answer.as_mut_ptr() as usize],
-    ))
+    reached(call(libc::SYS_statfs, &[path.as_ptr() as usize, answer.as_mut_ptr() as usize]))
 }
 
 fn handle(f: &Facts) -> Verdict {
@@ -264,22 +183,12 @@ fn handle(f: &Facts) -> Verdict {
     let mut mount = 0i32;
     filtered(call(
         libc::SYS_name_to_handle_at,
-        &[
-            CWD,
-            path.as_ptr() as usize,
-            handle.as_mut_ptr() as usize,
-            &raw mut mount as usize,
-            0,
-        ],
+        &[CWD, path.as_ptr() as usize, handle.as_mut_ptr() as usize, &raw mut mount as usize, 0],
     ))
 }
 
 fn inherited(f: &Facts) -> Verdict {
-    if f.inherited.is_empty() {
-        Denied("none".into())
-    } else {
-        Leak(format!("{:?}", f.inherited))
-    }
+    if f.inherited.is_empty() { Denied("none".into()) } else { Leak(format!("{:?}", f.inherited)) }
 }
 
 fn stdio(f: &Facts) -> Verdict {
@@ -314,9 +223,7 @@ fn cwd(f: &Facts) -> Verdict {
 }
 
 fn devices(_: &Facts) -> Verdict {
-    const HARMLESS: [&str; 8] = [
-        "null", "zero", "full", "random", "urandom", "tty", "ptmx", "console",
-    ];
+    const HARMLESS: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"];
     let mut found = Vec::new();
     let mut dirs = vec![PathBuf::from("/dev")];
     while let Some(dir) = dirs.pop() {
@@ -347,10 +254,7 @@ fn mknod(f: &Facts) -> Verdict {
         let _ = fs::remove_file(&path);
         let path = c(path);
         let device = libc::makedev(major, minor) as usize;
-        call(
-            libc::SYS_mknodat,
-            &[CWD, path.as_ptr() as usize, (kind | 0o600) as usize, device],
-        )
+        call(libc::SYS_mknodat, &[CWD, path.as_ptr() as usize, (kind | 0o600) as usize, device])
     };
     any_reached([
         ("block 8:0", make("f28b", libc::S_IFBLK, 8, 0)),
@@ -386,17 +290,7 @@ fn write_outside(f: &Facts) -> Verdict {
     .map(PathBuf::from)
     .to_vec();
     dirs.extend(
-        [
-            "ROOT",
-            "HARNESS_DIR",
-            "INST",
-            "RUNS",
-            "OTHER",
-            "DB",
-            "SECRETS",
-            "CHANNEL",
-        ]
-        .map(|key| f.path(key)),
+        ["ROOT", "HARNESS_DIR", "INST", "RUNS", "OTHER", "DB", "SECRETS", "CHANNEL"].map(|key| f.path(key)),
     );
     let mut tries = Vec::new();
     for dir in dirs {
@@ -414,10 +308,7 @@ fn setuid(f: &Facts) -> Verdict {
     let path = f.own("f31");
     let _ = fs::remove_file(&path);
     if let Err(error) = fs::write(&path, b"#!/bin/sh\n") {
-        return Leak(format!(
-            "probe failed: own state takes no file: {}",
-            why(&error)
-        ));
+        return Leak(format!("probe failed: own state takes no file: {}", why(&error)));
     }
     let result = fs::set_permissions(&path, fs::Permissions::from_mode(0o4755));
     let mode = fs::metadata(&path).map(|meta| meta.mode());

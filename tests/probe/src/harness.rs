@@ -20,10 +20,7 @@ use crate::call::{CWD, c, call, call_fd};
 /// `lock`; `in_tmp` is its directory in `/tmp`.
 pub fn run(case: &str, dir: &Path, lock: &Path, in_tmp: &Path) -> io::Result<()> {
     let comm = c(format!("judge-{}", &case[case.len().saturating_sub(6)..]));
-    call(
-        libc::SYS_prctl,
-        &[libc::PR_SET_NAME as usize, comm.as_ptr() as usize, 0, 0, 0],
-    )?;
+    call(libc::SYS_prctl, &[libc::PR_SET_NAME as usize, comm.as_ptr() as usize, 0, 0, 0])?;
     std::env::set_current_dir(dir)?;
 
     let name = format!("cellblock-{case}");
@@ -37,52 +34,25 @@ pub fn run(case: &str, dir: &Path, lock: &Path, in_tmp: &Path) -> io::Result<()>
     let udp_port = udp.local_addr()?.port();
 
     let key = 0x4000_0000 | std::process::id() as usize;
-    let shm = call(
-        libc::SYS_shmget,
-        &[
-            key,
-            4096,
-            (libc::IPC_CREAT | libc::IPC_EXCL | 0o600) as usize,
-        ],
-    )?;
+    let shm = call(libc::SYS_shmget, &[key, 4096, (libc::IPC_CREAT | libc::IPC_EXCL | 0o600) as usize])?;
     let _ = call(libc::SYS_shmat, &[shm, 0, 0])?;
     let shm_file = format!("/dev/shm/{name}");
     fs::write(&shm_file, b"shared by the harness")?;
     let queue_name = c(&name);
     let flags = (libc::O_CREAT | libc::O_RDWR) as usize;
-    let _queue = call_fd(
-        libc::SYS_mq_open,
-        &[queue_name.as_ptr() as usize, flags, 0o600, 0],
-    )?;
+    let _queue = call_fd(libc::SYS_mq_open, &[queue_name.as_ptr() as usize, flags, 0o600, 0])?;
 
     let lock = File::options().read(true).write(true).open(lock)?;
     // SAFETY: all zeroes is a valid `flock`.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = libc::F_WRLCK as i16;
-    call(
-        libc::SYS_fcntl,
-        &[
-            lock.as_raw_fd() as usize,
-            libc::F_SETLK as usize,
-            &raw const whole as usize,
-        ],
-    )?;
+    call(libc::SYS_fcntl, &[lock.as_raw_fd() as usize, libc::F_SETLK as usize, &raw const whole as usize])?;
 
     let file = c(dir.join("verdict.json"));
-    let mapped = call_fd(
-        libc::SYS_openat,
-        &[CWD, file.as_ptr() as usize, libc::O_RDONLY as usize],
-    )?;
+    let mapped = call_fd(libc::SYS_openat, &[CWD, file.as_ptr() as usize, libc::O_RDONLY as usize])?;
     call(
         libc::SYS_mmap,
-        &[
-            0,
-            4096,
-            libc::PROT_READ as usize,
-            libc::MAP_PRIVATE as usize,
-            mapped.as_raw_fd() as usize,
-            0,
-        ],
+        &[0, 4096, libc::PROT_READ as usize, libc::MAP_PRIVATE as usize, mapped.as_raw_fd() as usize, 0],
     )?;
     let memory = Box::new(*b"secret in the harness's memory..");
 

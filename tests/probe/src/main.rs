@@ -60,9 +60,7 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["run", facts, ids @ ..] => {
             // SAFETY: only asks.
             if unsafe { libc::geteuid() } == 0 {
-                return Err(
-                    "root is let through everywhere: run the probes as an ordinary user".into(),
-                );
+                return Err("root is let through everywhere: run the probes as an ordinary user".into());
             }
             let facts = Facts::read(Path::new(facts), start).map_err(told)?;
             for probe in probes().filter(|probe| ids.is_empty() || ids.contains(&probe.id)) {
@@ -71,26 +69,22 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         }
         ["control", facts, ids @ ..] => {
             let facts = Facts::read(Path::new(facts), start).map_err(told)?;
-            for control in control::CONTROLS
-                .iter()
-                .filter(|control| ids.is_empty() || ids.contains(&control.id))
+            for control in
+                control::CONTROLS.iter().filter(|control| ids.is_empty() || ids.contains(&control.id))
             {
                 say(&control::line(control, &facts).map_err(told)?).map_err(told)?;
             }
         }
         ["list"] => probes().for_each(|probe| println!("{}\t{}", probe.id, probe.what)),
-        ["controls"] => control::CONTROLS
-            .iter()
-            .for_each(|control| println!("{}\t{}", control.id, control.what)),
+        ["controls"] => {
+            control::CONTROLS.iter().for_each(|control| println!("{}\t{}", control.id, control.what))
+        }
         ["show", ..] => show::show(&args[1..], &start)?,
         ["harness", case, dir, lock, in_tmp] => {
             harness::run(case, Path::new(dir), Path::new(lock), Path::new(in_tmp)).map_err(told)?
         }
         ["user", uid, gid, program, ..] => {
-            let number = |text: &str| {
-                text.parse::<u32>()
-                    .map_err(|error| format!("{text}: {error}"))
-            };
+            let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{text}: {error}"));
             dirty::become_user(number(uid)?, number(gid)?).map_err(told)?;
             return Err(Command::new(program).args(&args[4..]).exec().to_string());
         }
@@ -110,16 +104,11 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["echo", text @ ..] => println!("{}", text.join(" ")),
         ["true"] => {}
         ["sleep", seconds] => {
-            let seconds = seconds
-                .parse()
-                .map_err(|error| format!("{seconds}: {error}"))?;
+            let seconds = seconds.parse().map_err(|error| format!("{seconds}: {error}"))?;
             std::thread::sleep(std::time::Duration::from_secs(seconds));
         }
         ["exit", code] => {
-            return Ok(ExitCode::from(
-                code.parse::<u8>()
-                    .map_err(|error| format!("{code}: {error}"))?,
-            ));
+            return Ok(ExitCode::from(code.parse::<u8>().map_err(|error| format!("{code}: {error}"))?));
         }
         _ => return Err("see the head of tests/probe/src/main.rs for what to ask".into()),
     }
@@ -127,15 +116,7 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
 }
 
 fn probes() -> impl Iterator<Item = &'static Probe> {
-    [
-        files::PROBES,
-        channel::PROBES,
-        process::PROBES,
-        network::PROBES,
-        syscalls::PROBES,
-    ]
-    .into_iter()
-    .flatten()
+    [files::PROBES, channel::PROBES, process::PROBES, network::PROBES, syscalls::PROBES].into_iter().flatten()
 }
 
 /// One line at a time, so that nothing is lost should this process be ended.

@@ -41,10 +41,7 @@ pub fn show(topics: &[String], start: &Start) -> Result<(), String> {
                     let target = fs::read_link(format!("/proc/self/fd/{fd}"));
                     line(
                         &format!("fd {fd}"),
-                        &target.map_or_else(
-                            |error| error.to_string(),
-                            |path| path.display().to_string(),
-                        ),
+                        &target.map_or_else(|error| error.to_string(), |path| path.display().to_string()),
                     );
                 }
             }
@@ -61,18 +58,14 @@ pub fn show(topics: &[String], start: &Start) -> Result<(), String> {
             }
             "session" => {
                 // SAFETY: the three only ask.
-                let (pid, group, session) =
-                    unsafe { (libc::getpid(), libc::getpgid(0), libc::getsid(0)) };
+                let (pid, group, session) = unsafe { (libc::getpid(), libc::getpgid(0), libc::getsid(0)) };
                 line("pid", &pid.to_string());
                 line("pgid", &group.to_string());
                 line("sid", &session.to_string());
             }
-            "hostname" => line(
-                "hostname",
-                fs::read_to_string("/proc/sys/kernel/hostname")
-                    .unwrap_or_default()
-                    .trim(),
-            ),
+            "hostname" => {
+                line("hostname", fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim())
+            }
             "limits" | "mountinfo" | "uid_map" | "gid_map" | "cgroup" => {
                 let text = fs::read_to_string(format!("/proc/self/{topic}"))
                     .map_err(|error| format!("{topic}: {error}"))?;
@@ -99,16 +92,11 @@ pub fn show(topics: &[String], start: &Start) -> Result<(), String> {
 /// An error when the host lacks `feature`, or keeps it from this user.
 pub fn can(feature: &str) -> Result<(), String> {
     let answer = match feature {
-        "userns" => call(
-            libc::SYS_unshare,
-            &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize],
-        ),
+        "userns" => call(libc::SYS_unshare, &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize]),
         "landlock" => call(libc::SYS_landlock_create_ruleset, &[0, 0, 1]),
         other => return Err(format!("no feature by the name of {other}")),
     };
-    answer
-        .map(drop)
-        .map_err(|error| format!("{feature}: {}", why(&error)))
+    answer.map(drop).map_err(|error| format!("{feature}: {}", why(&error)))
 }
 
 fn line(key: &str, value: &str) {

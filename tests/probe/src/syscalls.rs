@@ -11,137 +11,59 @@ use crate::verdict::{Denied, Leak, Na, Probe, Verdict, filtered, probe, wait};
 
 /// Probes on the system call filter.
 pub const PROBES: &[Probe] = &[
-    probe("S01", "io_uring_setup", |_| {
-        refused(libc::SYS_io_uring_setup, &[1, 0])
-    }),
-    probe("S02", "userfaultfd", |_| {
-        refused(libc::SYS_userfaultfd, &[NONE])
-    }),
-    probe("S03", "perf_event_open", |_| {
-        refused(libc::SYS_perf_event_open, &[0, 0, NONE, NONE, 0])
-    }),
+    probe("S01", "io_uring_setup", |_| refused(libc::SYS_io_uring_setup, &[1, 0])),
+    probe("S02", "userfaultfd", |_| refused(libc::SYS_userfaultfd, &[NONE])),
+    probe("S03", "perf_event_open", |_| refused(libc::SYS_perf_event_open, &[0, 0, NONE, NONE, 0])),
     probe("S04", "bpf", |_| refused(libc::SYS_bpf, &[NONE, 0, 0])),
-    probe("S05", "keyctl", |_| {
-        refused(libc::SYS_keyctl, &[0, KEY_SPEC_SESSION_KEYRING, 0])
-    }),
-    probe("S06", "add_key", |_| {
-        refused(libc::SYS_add_key, &[0, 0, 0, 0, KEY_SPEC_SESSION_KEYRING])
-    }),
-    probe("S07", "request_key", |_| {
-        refused(libc::SYS_request_key, &[0, 0, 0, 0])
-    }),
-    probe("S08", "kcmp", |_| {
-        refused(libc::SYS_kcmp, &[own_pid(), own_pid(), 99, 0, 0])
-    }),
+    probe("S05", "keyctl", |_| refused(libc::SYS_keyctl, &[0, KEY_SPEC_SESSION_KEYRING, 0])),
+    probe("S06", "add_key", |_| refused(libc::SYS_add_key, &[0, 0, 0, 0, KEY_SPEC_SESSION_KEYRING])),
+    probe("S07", "request_key", |_| refused(libc::SYS_request_key, &[0, 0, 0, 0])),
+    probe("S08", "kcmp", |_| refused(libc::SYS_kcmp, &[own_pid(), own_pid(), 99, 0, 0])),
     probe("S09", "ptrace of one's own child", ptrace_child),
-    probe("S10", "process_vm_readv", |_| {
-        refused(libc::SYS_process_vm_readv, &[own_pid(), 0, 0, 0, 0, NONE])
-    }),
-    probe("S11", "pidfd_getfd", |_| {
-        refused(libc::SYS_pidfd_getfd, &[NONE, 0, 0])
-    }),
-    probe("S12", "mount", |_| {
-        refused(libc::SYS_mount, &[0, 0, 0, 0, 0])
-    }),
+    probe("S10", "process_vm_readv", |_| refused(libc::SYS_process_vm_readv, &[own_pid(), 0, 0, 0, 0, NONE])),
+    probe("S11", "pidfd_getfd", |_| refused(libc::SYS_pidfd_getfd, &[NONE, 0, 0])),
+    probe("S12", "mount", |_| refused(libc::SYS_mount, &[0, 0, 0, 0, 0])),
     probe("S13", "umount2", |_| refused(libc::SYS_umount2, &[0, NONE])),
-    probe("S14", "pivot_root", |_| {
-        refused(libc::SYS_pivot_root, &[0, 0])
-    }),
-    probe("S15", "chroot", |_| {
-        refused(libc::SYS_chroot, &[c"/".as_ptr() as usize])
-    }),
+    probe("S14", "pivot_root", |_| refused(libc::SYS_pivot_root, &[0, 0])),
+    probe("S15", "chroot", |_| refused(libc::SYS_chroot, &[c"/".as_ptr() as usize])),
     probe("S16", "fsopen", |_| refused(libc::SYS_fsopen, &[0, NONE])),
-    probe("S17", "fspick", |_| {
-        refused(libc::SYS_fspick, &[NONE, 0, NONE])
-    }),
-    probe("S18", "fsconfig", |_| {
-        refused(libc::SYS_fsconfig, &[NONE, NONE, 0, 0, 0])
-    }),
-    probe("S19", "fsmount", |_| {
-        refused(libc::SYS_fsmount, &[NONE, NONE, 0])
-    }),
-    probe("S20", "open_tree", |_| {
-        refused(libc::SYS_open_tree, &[CWD, c"/".as_ptr() as usize, 1])
-    }),
-    probe("S21", "move_mount", |_| {
-        refused(libc::SYS_move_mount, &[NONE, 0, NONE, 0, NONE])
-    }),
-    probe("S22", "mount_setattr", |_| {
-        refused(libc::SYS_mount_setattr, &[NONE, 0, 0, 0, 0])
-    }),
-    probe("S23", "open_tree_attr", |_| {
-        refused(OPEN_TREE_ATTR, &[CWD, c"/".as_ptr() as usize, 1, 0, 0])
-    }),
+    probe("S17", "fspick", |_| refused(libc::SYS_fspick, &[NONE, 0, NONE])),
+    probe("S18", "fsconfig", |_| refused(libc::SYS_fsconfig, &[NONE, NONE, 0, 0, 0])),
+    probe("S19", "fsmount", |_| refused(libc::SYS_fsmount, &[NONE, NONE, 0])),
+    probe("S20", "open_tree", |_| refused(libc::SYS_open_tree, &[CWD, c"/".as_ptr() as usize, 1])),
+    probe("S21", "move_mount", |_| refused(libc::SYS_move_mount, &[NONE, 0, NONE, 0, NONE])),
+    probe("S22", "mount_setattr", |_| refused(libc::SYS_mount_setattr, &[NONE, 0, 0, 0, 0])),
+    probe("S23", "open_tree_attr", |_| refused(OPEN_TREE_ATTR, &[CWD, c"/".as_ptr() as usize, 1, 0, 0])),
     probe("S24", "setns", |_| refused(libc::SYS_setns, &[NONE, 0])),
-    probe("S25", "unshare(CLONE_NEWUSER)", |_| {
-        refused(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize])
-    }),
-    probe(
-        "S26",
-        "mount in a user namespace of one's own",
-        nested_mount,
-    ),
-    probe(
-        "S27",
-        "take covers off in a user namespace of one's own",
-        peel,
-    ),
+    probe("S25", "unshare(CLONE_NEWUSER)", |_| refused(libc::SYS_unshare, &[libc::CLONE_NEWUSER as usize])),
+    probe("S26", "mount in a user namespace of one's own", nested_mount),
+    probe("S27", "take covers off in a user namespace of one's own", peel),
     probe("S28", "clone(CLONE_NEWUSER)", |_| clone_user()),
-    probe("S30", "name_to_handle_at", |_| {
-        refused(libc::SYS_name_to_handle_at, &[NONE, 0, 0, 0, NONE])
-    }),
-    probe("S31", "open_by_handle_at", |_| {
-        refused(libc::SYS_open_by_handle_at, &[NONE, 0, 0])
-    }),
+    probe("S30", "name_to_handle_at", |_| refused(libc::SYS_name_to_handle_at, &[NONE, 0, 0, 0, NONE])),
+    probe("S31", "open_by_handle_at", |_| refused(libc::SYS_open_by_handle_at, &[NONE, 0, 0])),
     probe("S32", "personality(ADDR_NO_RANDOMIZE)", |_| {
         refused(libc::SYS_personality, &[libc::ADDR_NO_RANDOMIZE as usize])
     }),
     probe("S33", "modify_ldt", |_| x86_refused(154, &[NONE, 0, 0])),
-    probe("S34", "kexec_load", |_| {
-        refused(libc::SYS_kexec_load, &[0, NONE, 0, NONE])
-    }),
-    probe("S35", "init_module", |_| {
-        refused(libc::SYS_init_module, &[0, 0, 0])
-    }),
-    probe("S36", "finit_module", |_| {
-        refused(libc::SYS_finit_module, &[NONE, 0, NONE])
-    }),
-    probe("S37", "quotactl", |_| {
-        refused(libc::SYS_quotactl, &[NONE, 0, 0, 0])
-    }),
-    probe("S38", "quotactl_fd", |_| {
-        refused(libc::SYS_quotactl_fd, &[NONE, NONE, 0, 0])
-    }),
+    probe("S34", "kexec_load", |_| refused(libc::SYS_kexec_load, &[0, NONE, 0, NONE])),
+    probe("S35", "init_module", |_| refused(libc::SYS_init_module, &[0, 0, 0])),
+    probe("S36", "finit_module", |_| refused(libc::SYS_finit_module, &[NONE, 0, NONE])),
+    probe("S37", "quotactl", |_| refused(libc::SYS_quotactl, &[NONE, 0, 0, 0])),
+    probe("S38", "quotactl_fd", |_| refused(libc::SYS_quotactl_fd, &[NONE, NONE, 0, 0])),
     probe("S39", "syslog", |_| refused(libc::SYS_syslog, &[10, 0, 0])),
     probe("S40", "vhangup", |_| refused(libc::SYS_vhangup, &[])),
     probe("S41", "acct", |_| refused(libc::SYS_acct, &[1])),
     probe("S42", "swapon", |_| refused(libc::SYS_swapon, &[0, NONE])),
-    probe("S43", "reboot", |_| {
-        refused(libc::SYS_reboot, &[0, 0, 0, 0])
-    }),
+    probe("S43", "reboot", |_| refused(libc::SYS_reboot, &[0, 0, 0, 0])),
     probe("S44", "iopl", |_| x86_refused(172, &[3])),
-    probe("S45", "clock_settime", |_| {
-        refused(libc::SYS_clock_settime, &[99, 0])
-    }),
+    probe("S45", "clock_settime", |_| refused(libc::SYS_clock_settime, &[99, 0])),
     probe("S46", "adjtimex that only reads", read_clock),
-    probe("S47", "sethostname", |_| {
-        refused(libc::SYS_sethostname, &[0, NONE])
-    }),
-    probe("S48", "move_pages", |_| {
-        refused(libc::SYS_move_pages, &[0, 0, 0, 0, 0, NONE])
-    }),
-    probe("S49", "migrate_pages", |_| {
-        refused(libc::SYS_migrate_pages, &[0, NONE, 1, 1])
-    }),
-    probe("S50", "fanotify_init", |_| {
-        refused(libc::SYS_fanotify_init, &[0, 0])
-    }),
-    probe("S51", "process_madvise", |_| {
-        refused(libc::SYS_process_madvise, &[NONE, 0, 0, 0, NONE])
-    }),
-    probe("S52", "a seccomp listener of one's own", |_| {
-        refused(libc::SYS_seccomp, &[1, 1 << 3, 0])
-    }),
+    probe("S47", "sethostname", |_| refused(libc::SYS_sethostname, &[0, NONE])),
+    probe("S48", "move_pages", |_| refused(libc::SYS_move_pages, &[0, 0, 0, 0, 0, NONE])),
+    probe("S49", "migrate_pages", |_| refused(libc::SYS_migrate_pages, &[0, NONE, 1, 1])),
+    probe("S50", "fanotify_init", |_| refused(libc::SYS_fanotify_init, &[0, 0])),
+    probe("S51", "process_madvise", |_| refused(libc::SYS_process_madvise, &[NONE, 0, 0, 0, NONE])),
+    probe("S52", "a seccomp listener of one's own", |_| refused(libc::SYS_seccomp, &[1, 1 << 3, 0])),
     probe("S53", "run a program from a memfd", memfd_exec),
     probe("S54", "the i386 call gate", |_| i386()),
     probe("S57", "the x32 call numbers", |_| x32()),
@@ -160,11 +82,7 @@ fn refused(nr: libc::c_long, args: &[usize]) -> Verdict {
 }
 
 fn x86_refused(nr: libc::c_long, args: &[usize]) -> Verdict {
-    if cfg!(target_arch = "x86_64") {
-        refused(nr, args)
-    } else {
-        Na("no such call on this machine".into())
-    }
+    if cfg!(target_arch = "x86_64") { refused(nr, args) } else { Na("no such call on this machine".into()) }
 }
 
 fn ptrace_child(_: &Facts) -> Verdict {
@@ -176,22 +94,13 @@ fn ptrace_child(_: &Facts) -> Verdict {
 }
 
 fn nested_mount(_: &Facts) -> Verdict {
-    if let Err(error) = call(
-        libc::SYS_unshare,
-        &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize],
-    ) {
+    if let Err(error) = call(libc::SYS_unshare, &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize]) {
         return Denied(format!("unshare: {}", why(&error)));
     }
     let (kind, target) = (c("tmpfs"), c("/tmp"));
     match call(
         libc::SYS_mount,
-        &[
-            kind.as_ptr() as usize,
-            target.as_ptr() as usize,
-            kind.as_ptr() as usize,
-            0,
-            0,
-        ],
+        &[kind.as_ptr() as usize, target.as_ptr() as usize, kind.as_ptr() as usize, 0, 0],
     ) {
         Ok(_) => Leak("mounted".into()),
         Err(error) => Denied(format!("mount: {}", why(&error))),
@@ -199,20 +108,12 @@ fn nested_mount(_: &Facts) -> Verdict {
 }
 
 fn peel(_: &Facts) -> Verdict {
-    if let Err(error) = call(
-        libc::SYS_unshare,
-        &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize],
-    ) {
+    if let Err(error) = call(libc::SYS_unshare, &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize]) {
         return Denied(format!("unshare: {}", why(&error)));
     }
     for cover in ["/proc/keys", "/proc/timer_list", "/proc/sys", "/proc"] {
         let path = c(cover);
-        if call(
-            libc::SYS_umount2,
-            &[path.as_ptr() as usize, libc::MNT_DETACH as usize],
-        )
-        .is_ok()
-        {
+        if call(libc::SYS_umount2, &[path.as_ptr() as usize, libc::MNT_DETACH as usize]).is_ok() {
             return Leak(format!("{cover} uncovered"));
         }
     }
@@ -220,10 +121,7 @@ fn peel(_: &Facts) -> Verdict {
 }
 
 fn clone_user() -> Verdict {
-    let result = call(
-        libc::SYS_clone,
-        &[(libc::CLONE_NEWUSER | libc::SIGCHLD) as usize, 0, 0, 0, 0],
-    );
+    let result = call(libc::SYS_clone, &[(libc::CLONE_NEWUSER | libc::SIGCHLD) as usize, 0, 0, 0, 0]);
     if let Ok(0) = result {
         // SAFETY: ends the child of the raw clone, which owns nothing.
         unsafe { libc::_exit(0) };
@@ -242,10 +140,7 @@ fn read_clock(_: &Facts) -> Verdict {
 /// Copies this program into memory and runs it from there.
 fn memfd_exec(_: &Facts) -> Verdict {
     let run = || -> io::Result<i32> {
-        let fd = call_fd(
-            libc::SYS_memfd_create,
-            &[c"probe".as_ptr() as usize, libc::MFD_CLOEXEC as usize],
-        )?;
+        let fd = call_fd(libc::SYS_memfd_create, &[c"probe".as_ptr() as usize, libc::MFD_CLOEXEC as usize])?;
         let mut memory = std::fs::File::from(fd);
         io::copy(&mut std::fs::File::open("/proc/self/exe")?, &mut memory)?;
         // SAFETY: this program has one thread whenever it forks.

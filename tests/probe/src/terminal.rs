@@ -13,35 +13,17 @@ use crate::call::{call, call_fd};
 /// Runs `command` with a new terminal on stdin, stdout and stderr, adds that
 /// terminal to the facts, and copies what is written there; the exit code.
 pub fn run(facts: &Path, command: &[String]) -> io::Result<u8> {
-    let mut master = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx")?;
+    let mut master = OpenOptions::new().read(true).write(true).open("/dev/ptmx")?;
     let fd = master.as_raw_fd() as usize;
     let unlock = 0i32;
-    call(
-        libc::SYS_ioctl,
-        &[fd, libc::TIOCSPTLCK as usize, &raw const unlock as usize],
-    )?;
+    call(libc::SYS_ioctl, &[fd, libc::TIOCSPTLCK as usize, &raw const unlock as usize])?;
     let flags = (libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC) as usize;
-    let slave = std::fs::File::from(call_fd(
-        libc::SYS_ioctl,
-        &[fd, libc::TIOCGPTPEER as usize, flags],
-    )?);
+    let slave = std::fs::File::from(call_fd(libc::SYS_ioctl, &[fd, libc::TIOCGPTPEER as usize, flags])?);
     let meta = slave.metadata()?;
-    writeln!(
-        OpenOptions::new().append(true).open(facts)?,
-        "TTY={}:{}",
-        meta.dev(),
-        meta.rdev()
-    )?;
+    writeln!(OpenOptions::new().append(true).open(facts)?, "TTY={}:{}", meta.dev(), meta.rdev())?;
 
     let mut start = Command::new(&command[0]);
-    start
-        .args(&command[1..])
-        .stdin(slave.try_clone()?)
-        .stdout(slave.try_clone()?)
-        .stderr(slave.try_clone()?);
+    start.args(&command[1..]).stdin(slave.try_clone()?).stdout(slave.try_clone()?).stderr(slave.try_clone()?);
     let session = || {
         call(libc::SYS_setsid, &[])?;
         call(libc::SYS_ioctl, &[0, libc::TIOCSCTTY as usize, 0]).map(drop)

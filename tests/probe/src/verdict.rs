@@ -66,9 +66,7 @@ pub fn filtered<T>(result: io::Result<T>) -> Verdict {
     match result {
         Ok(_) => Leak("ok".into()),
         Err(error) => match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT) => {
-                Denied(why(&error))
-            }
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EAFNOSUPPORT) => Denied(why(&error)),
             _ => Leak(format!("reached: {}", why(&error))),
         },
     }
