@@ -229,6 +229,39 @@ fn real_programs_say_the_same_inside_and_outside() {
     assert!(wrong.is_empty(), "not the same in a cell: {wrong:#?}");
 }
 
+#[test]
+fn cargo_builds_and_tests_a_crate() {
+    let Some(ground) = Ground::new() else { return };
+    // SYSROOT/bin/cargo, the toolchain that builds this test.
+    let cargo = Path::new(env!("CARGO"));
+    let sysroot = cargo.ancestors().nth(2).expect("a toolchain");
+    // The policy takes no path through a link, as rustup's names are.
+    let sysroot = sysroot.canonicalize().expect("a toolchain").display().to_string();
+    let reachable = ground.beside(["/bin/sh", "-c", &format!("{} --version", cargo.display())]);
+    if !reachable.status.success() {
+        println!("skipped: the ordinary user cannot reach {}", cargo.display());
+        return;
+    }
+    let script = |place: &str| {
+        let dir = format!("{}/cargo-{place}", ground.fixture.get("OWN"));
+        format!("export PATH={sysroot}/bin:{PATH} CARGO_HOME={dir}/home; mkdir {dir}; cd {dir}; {CARGO}")
+    };
+    let outside = text(&ground.beside(["/bin/sh", "-c", &script("outside")]));
+    let options = ["--timeout", "100s", "--ro-bind", &sysroot];
+    let inside = text(&ground.cell(&options, ["/bin/sh", "-c", &script("inside")]));
+    assert_eq!(inside, outside);
+}
+
+const CARGO: &str = r#"
+set -e
+unset CARGO_TARGET_DIR RUSTFLAGS
+cargo --offline init --quiet --name small --vcs none .
+echo '#[test] fn holds() { assert_eq!(std::thread::spawn(|| 42).join().unwrap(), 42) }' >> src/main.rs
+cargo --offline build --quiet
+cargo --offline test --quiet 2>&1 | grep -c 'test result: ok. 1 passed'
+cargo --offline run --quiet
+"#;
+
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The harness's end of the channel, open before there is a writer, who would

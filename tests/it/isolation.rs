@@ -145,6 +145,8 @@ fn the_terminal_is_the_cells_own() {
     assert_eq!(lines[0], "P41\tdenied\tone of the cell's own", "{output}");
     assert!(lines[1].starts_with("P42\tdenied"), "{output}");
     assert_eq!(lines[2], "P43\tdenied\tone of the cell's own", "{output}");
+    let outside = text(&ground.on_terminal([ground.fixture.get("HELPER"), "run", facts, "P41"]));
+    assert!(outside.starts_with("P41\tleak"), "{outside}");
 }
 
 #[test]
