@@ -34,7 +34,7 @@ impl Ground {
         let probe = install(probe_program(), "probe");
         let cellblock = install(Path::new(env!("CARGO_BIN_EXE_cellblock")), "cellblock");
         let ground = Ground { fixture, probe, cellblock };
-        std::fs::write(ground.policy(), ground.policy_text(PROBE)).expect("policy");
+        std::fs::write(ground.policy(), ground.policy_text(PROBE, &ground.workspace())).expect("policy");
         ["userns", "landlock"].iter().all(|feature| ground.has(feature)).then_some(ground)
     }
 
@@ -55,8 +55,13 @@ impl Ground {
         self.fixture.root().join("policy.toml")
     }
 
-    /// The policy's text, with the probe at `at`.
-    fn policy_text(&self, at: &str) -> String {
+    fn workspace(&self) -> String {
+        let work = self.fixture.get("WORK");
+        format!("[workspace]\ndir = \"{work}\"\nat = \"/work\"\naccess = \"read-only\"\n")
+    }
+
+    /// The policy's text, with the probe at `at` and the section `place`.
+    fn policy_text(&self, at: &str, place: &str) -> String {
         let get = |key| self.fixture.get(key);
         format!(
             r#"version = 1
@@ -74,15 +79,10 @@ lock = ["activity.lock"]
 read_only = ["descriptor.json"]
 execute = ["helper"]
 
-[workspace]
-dir = "{work}"
-at = "/work"
-access = "read-only"
-"#,
+{place}"#,
             probe = self.probe.display(),
             own = get("OWN"),
             channel = get("CHANNEL"),
-            work = get("WORK"),
         )
     }
 
@@ -185,12 +185,13 @@ access = "read-only"
         let probe = self.probe.to_str().unwrap();
         let facts = self.fixture.facts_file();
         let policy = self.fixture.root().join("hosts-tree.toml");
-        std::fs::write(&policy, self.policy_text(probe)).expect("policy");
-        let at = ["--chdir", self.fixture.get("OWN")];
+        // No entry but of paths that the host has: nothing is made there.
+        let home = format!("[cell]\nhome = \"{0}\"\nworkdir = \"{0}\"\n", self.fixture.get("OWN"));
+        std::fs::write(&policy, self.policy_text(probe, &home)).expect("policy");
         let mut command = vec![probe, "run", facts.to_str().unwrap()];
         command.extend(ids);
         let mut words = vec!["env".to_owned(), "CELLBLOCK_TEST_HOST_TREE=1".to_owned()];
-        words.extend(self.words(&policy, &[options, &at].concat(), command));
+        words.extend(self.words(&policy, options, command));
         findings(self.untidy(words))
     }
 

@@ -91,6 +91,38 @@ fn the_root_holds_what_was_named_and_nothing_else() {
 }
 
 #[test]
+fn no_mount_of_the_host_is_left() {
+    let Some(ground) = Ground::new() else { return };
+    let shown = ground.show(&[], &["mountinfo"]);
+    // Field 5 is the place; after the dash stands the file system.
+    let places: Vec<&str> = shown["mountinfo"].iter().filter_map(|line| line.split(' ').nth(4)).collect();
+    let roots: Vec<_> =
+        shown["mountinfo"].iter().filter(|line| line.split(' ').nth(4) == Some("/")).collect();
+    assert_eq!(roots.len(), 1, "one root: {roots:?}");
+    assert!(roots[0].contains(" - tmpfs "), "{roots:?}");
+    let fixture = ground.fixture.root().to_str().unwrap();
+    let known = [
+        "/usr",
+        "/etc",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/dev",
+        "/proc",
+        "/tmp",
+        "/home/agent",
+        "/work",
+        PROBE,
+        fixture,
+    ];
+    let strange: Vec<_> = places
+        .iter()
+        .filter(|place| **place != "/" && !known.iter().any(|known| place.starts_with(known)))
+        .collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
+
+#[test]
 fn only_own_processes_are_there_and_pid_1_is_not() {
     let Some(ground) = Ground::new() else { return };
     let shown = ground.show(&[], &["pids", "session"]);
@@ -145,6 +177,8 @@ fn the_terminal_is_the_cells_own() {
     assert_eq!(lines[0], "P41\tdenied\tone of the cell's own", "{output}");
     assert!(lines[1].starts_with("P42\tdenied"), "{output}");
     assert_eq!(lines[2], "P43\tdenied\tone of the cell's own", "{output}");
+    let outside = text(&ground.on_terminal([ground.fixture.get("HELPER"), "run", facts, "P41"]));
+    assert!(outside.starts_with("P41\tleak"), "{outside}");
 }
 
 #[test]

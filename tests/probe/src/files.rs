@@ -286,6 +286,7 @@ fn write_outside(f: &Facts) -> Verdict {
         "/var",
         "/var/lib",
         "/var/spool",
+        "/work",
     ]
     .map(PathBuf::from)
     .to_vec();

@@ -73,6 +73,7 @@ pub const PROBES: &[Probe] = &[
     probe("P49", "forged SCM_CREDENTIALS", forged_credentials),
     probe("P50", "NSpid shows an outer pid", ns_pid),
     probe("P51", "loadavg counts the host's tasks", load),
+    probe("P52", "a key of the harness's session", session_key),
 ];
 
 /// Looks for `token` in one file of every process, and of the harness by its
@@ -506,6 +507,13 @@ fn load(_: &Facts) -> Verdict {
         Some(total) => Denied(format!("{total} tasks")),
         None => Denied("not told".into()),
     }
+}
+
+fn session_key(_: &Facts) -> Verdict {
+    const SEARCH: usize = 10;
+    const SESSION: usize = -3isize as usize;
+    let (kind, name) = (c"user", c"cellblock-harness");
+    reached(call(libc::SYS_keyctl, &[SEARCH, SESSION, kind.as_ptr() as usize, name.as_ptr() as usize, 0]))
 }
 
 /// Whether the process can be traced by a child of its own; used by a control.
