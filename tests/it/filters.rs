@@ -11,18 +11,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use libc::{
-    EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, c_int, c_long, c_ulong, sock_filter,
-};
+use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, c_int, c_long, c_ulong, sock_filter};
 
 /// As the launcher has it, so that the generated expressions can be included.
 struct Insn;
 
 impl Insn {
-    #[allow(
-        clippy::new_ret_no_self,
-        reason = "the kernel's own struct is what is wanted"
-    )]
+    #[allow(clippy::new_ret_no_self, reason = "the kernel's own struct is what is wanted")]
     const fn new(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
         sock_filter { code, jt, jf, k }
     }
@@ -42,25 +37,13 @@ type Answer = Result<i64, i32>;
 
 /// Puts the filter on this thread for good. Allocates nothing.
 fn install(program: &[sock_filter]) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_ptr().cast_mut(),
-    };
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: `program` points to instructions that the kernel only reads.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                0,
-                &program,
-            ) == 0
+            && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) == 0
     };
-    if done {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Makes the call in a process of its own under the filter. The call must allocate nothing, as
@@ -86,11 +69,7 @@ fn under(filter: Option<&[sock_filter]>, call: impl FnOnce() -> Answer) -> Answe
     let mut status = 0;
     // SAFETY: `child` is ours and not reaped yet.
     unsafe { libc::waitpid(child, &mut status, 0) };
-    assert!(
-        read.is_ok(),
-        "the process ended by signal {}",
-        libc::WTERMSIG(status)
-    );
+    assert!(read.is_ok(), "the process ended by signal {}", libc::WTERMSIG(status));
     match i64::from_le_bytes(answer) {
         i64::MIN => panic!("the kernel does not take the filter"),
         error @ -4095..0 => Err(-error as i32),
@@ -104,9 +83,7 @@ fn call(number: c_long, arguments: [u64; 6]) -> Answer {
     // SAFETY: callers pass addresses that are valid for the call, or none that the kernel would
     // take for valid.
     match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
-        -1 => Err(io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or_default()),
+        -1 => Err(io::Error::last_os_error().raw_os_error().unwrap_or_default()),
         value => Ok(value),
     }
 }
@@ -117,10 +94,7 @@ fn refuses(filter: &[sock_filter], errno: i32, what: &str, number: c_long, argum
     let with = under(Some(filter), || call(number, arguments));
     let without = under(None, || call(number, arguments));
     assert_eq!(with, Err(errno), "{what}");
-    assert_ne!(
-        without, with,
-        "{what}: refused without the filter too, so this proves nothing"
-    );
+    assert_ne!(without, with, "{what}: refused without the filter too, so this proves nothing");
 }
 
 /// The filter changes nothing about the call.
@@ -135,14 +109,7 @@ fn passes(filter: &[sock_filter], what: &str, number: c_long, arguments: [u64; 6
 const BAD: [u64; 6] = [u64::MAX; 6];
 
 fn first(value: impl Into<i64>) -> [u64; 6] {
-    [
-        value.into() as u64,
-        u64::MAX,
-        u64::MAX,
-        u64::MAX,
-        u64::MAX,
-        u64::MAX,
-    ]
+    [value.into() as u64, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX]
 }
 
 #[test]
@@ -158,21 +125,13 @@ fn another_numbering_is_not_there() {
                 out("r8") _, out("r9") _, out("r10") _, out("r11") _,
             );
         }
-        if answer < 0 {
-            Err(-answer as i32)
-        } else {
-            Ok(answer)
-        }
+        if answer < 0 { Err(-answer as i32) } else { Ok(answer) }
     }
     for filter in [PROVIDER, NESTED] {
         assert_eq!(under(Some(filter), by_int_80), Err(ENOSYS));
         for number in [libc::SYS_getpid, 512, 520, libc::SYS_mount] {
             let x32 = 0x4000_0000 | number;
-            assert_eq!(
-                under(Some(filter), || call(x32, [0; 6])),
-                Err(ENOSYS),
-                "x32 {number}"
-            );
+            assert_eq!(under(Some(filter), || call(x32, [0; 6])), Err(ENOSYS), "x32 {number}");
         }
     }
 }
@@ -183,11 +142,7 @@ fn what_nobody_has_weighed_is_not_there() {
         for number in [335, 400, 471, 600, 1023, 100_000, i64::from(i32::MAX)] {
             let known = cfg!(target_arch = "x86_64") && number == 335;
             if !known {
-                assert_eq!(
-                    under(Some(filter), || call(number, [0; 6])),
-                    Err(ENOSYS),
-                    "{number}"
-                );
+                assert_eq!(under(Some(filter), || call(number, [0; 6])), Err(ENOSYS), "{number}");
             }
         }
     }
@@ -202,24 +157,9 @@ fn calls_whose_arguments_lie_in_memory_are_not_there() {
         let clone3 = || call(libc::SYS_clone3, [fork.as_ptr() as u64, 64, 0, 0, 0, 0]);
         assert_eq!(under(Some(filter), clone3), Err(ENOSYS));
         let setup = [1, ring.as_ptr() as u64, 0, 0, 0, 0];
-        assert_eq!(
-            under(Some(filter), || call(libc::SYS_io_uring_setup, setup)),
-            Err(ENOSYS)
-        );
-        refuses(
-            filter,
-            ENOSYS,
-            "io_uring_enter",
-            libc::SYS_io_uring_enter,
-            BAD,
-        );
-        refuses(
-            filter,
-            ENOSYS,
-            "io_uring_register",
-            libc::SYS_io_uring_register,
-            BAD,
-        );
+        assert_eq!(under(Some(filter), || call(libc::SYS_io_uring_setup, setup)), Err(ENOSYS));
+        refuses(filter, ENOSYS, "io_uring_enter", libc::SYS_io_uring_enter, BAD);
+        refuses(filter, ENOSYS, "io_uring_register", libc::SYS_io_uring_register, BAD);
     }
     refuses(PROVIDER, ENOSYS, "openat2", libc::SYS_openat2, BAD);
     passes(NESTED, "openat2", libc::SYS_openat2, BAD);
@@ -240,30 +180,14 @@ fn mounts_by_either_api() {
         ("mount_setattr", libc::SYS_mount_setattr),
     ];
     for (name, number) in both {
-        assert_eq!(
-            under(Some(PROVIDER), || call(number, BAD)),
-            Err(EPERM),
-            "{name}"
-        );
+        assert_eq!(under(Some(PROVIDER), || call(number, BAD)), Err(EPERM), "{name}");
         passes(NESTED, name, number, BAD);
     }
     for filter in [PROVIDER, NESTED] {
-        for (name, number) in [
-            ("statmount", 457),
-            ("listmount", 458),
-            ("open_tree_attr", 467),
-        ] {
-            assert_eq!(
-                under(Some(filter), || call(number, BAD)),
-                Err(EPERM),
-                "{name}"
-            );
+        for (name, number) in [("statmount", 457), ("listmount", 458), ("open_tree_attr", 467)] {
+            assert_eq!(under(Some(filter), || call(number, BAD)), Err(EPERM), "{name}");
         }
-        assert_eq!(
-            under(Some(filter), || call(libc::SYS_fspick, BAD)),
-            Err(EPERM),
-            "fspick"
-        );
+        assert_eq!(under(Some(filter), || call(libc::SYS_fspick, BAD)), Err(EPERM), "fspick");
     }
 }
 
@@ -286,19 +210,11 @@ fn namespaces_by_every_call() {
             assert_eq!(under(Some(PROVIDER), clone), Err(EPERM), "clone {flags:#x}");
         }
         let unshare = || call(libc::SYS_unshare, [bit as u32 as u64, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            under(Some(PROVIDER), unshare),
-            Err(EPERM),
-            "unshare {bit:#x}"
-        );
+        assert_eq!(under(Some(PROVIDER), unshare), Err(EPERM), "unshare {bit:#x}");
     }
     // clone takes this bit as part of the signal: no namespace comes of it.
     let time = || {
-        let namespace = || {
-            fs::metadata("/proc/self/ns/time_for_children")
-                .map(|_| ())
-                .is_ok()
-        };
+        let namespace = || fs::metadata("/proc/self/ns/time_for_children").map(|_| ()).is_ok();
         namespace().then_some(0).ok_or(ENOSYS)
     };
     assert!(under(Some(PROVIDER), time).is_ok());
@@ -313,52 +229,17 @@ fn other_processes() {
     for filter in [PROVIDER, NESTED] {
         refuses(filter, EPERM, "pidfd_getfd", libc::SYS_pidfd_getfd, BAD);
         refuses(filter, EPERM, "kcmp", libc::SYS_kcmp, BAD);
-        refuses(
-            filter,
-            EPERM,
-            "process_madvise",
-            libc::SYS_process_madvise,
-            BAD,
-        );
-        refuses(
-            filter,
-            EPERM,
-            "process_vm_readv",
-            libc::SYS_process_vm_readv,
-            BAD,
-        );
-        refuses(
-            filter,
-            EPERM,
-            "process_vm_writev",
-            libc::SYS_process_vm_writev,
-            BAD,
-        );
+        refuses(filter, EPERM, "process_madvise", libc::SYS_process_madvise, BAD);
+        refuses(filter, EPERM, "process_vm_readv", libc::SYS_process_vm_readv, BAD);
+        refuses(filter, EPERM, "process_vm_writev", libc::SYS_process_vm_writev, BAD);
         for request in [libc::PTRACE_ATTACH, libc::PTRACE_SEIZE] {
-            refuses(
-                filter,
-                EPERM,
-                "ptrace",
-                libc::SYS_ptrace,
-                first(request as i64),
-            );
+            refuses(filter, EPERM, "ptrace", libc::SYS_ptrace, first(request as i64));
         }
-        refuses(
-            filter,
-            EPERM,
-            "prlimit64 of another",
-            libc::SYS_prlimit64,
-            first(i32::MAX),
-        );
+        refuses(filter, EPERM, "prlimit64 of another", libc::SYS_prlimit64, first(i32::MAX));
         let own = [0, libc::RLIMIT_NOFILE as u64, 0, 0, 0, 0];
         passes(filter, "prlimit64 of its own", libc::SYS_prlimit64, own);
         let own = [1 << 32, libc::RLIMIT_NOFILE as u64, 0, 0, 0, 0];
-        passes(
-            filter,
-            "prlimit64 of its own, high half set",
-            libc::SYS_prlimit64,
-            own,
-        );
+        passes(filter, "prlimit64 of its own, high half set", libc::SYS_prlimit64, own);
     }
 }
 
@@ -377,26 +258,11 @@ fn doors_of_the_kernel() {
             ("move_pages", libc::SYS_move_pages),
         ];
         for (name, number) in doors {
-            assert_eq!(
-                under(Some(filter), || call(number, BAD)),
-                Err(EPERM),
-                "{name}"
-            );
+            assert_eq!(under(Some(filter), || call(number, BAD)), Err(EPERM), "{name}");
         }
         let no_randomising = first(libc::ADDR_NO_RANDOMIZE);
-        refuses(
-            filter,
-            EPERM,
-            "personality",
-            libc::SYS_personality,
-            no_randomising,
-        );
-        passes(
-            filter,
-            "personality query",
-            libc::SYS_personality,
-            first(0xffff_ffffi64),
-        );
+        refuses(filter, EPERM, "personality", libc::SYS_personality, no_randomising);
+        passes(filter, "personality query", libc::SYS_personality, first(0xffff_ffffi64));
         passes(filter, "adjtimex", libc::SYS_adjtimex, BAD);
     }
     for option in [0, 1, 2, 11] {
@@ -411,31 +277,17 @@ fn doors_of_the_kernel() {
 #[test]
 fn sockets_by_family_type_and_protocol() {
     let socket = |family: c_int, kind: c_int, protocol: c_int| {
-        move || {
-            call(
-                libc::SYS_socket,
-                [family as u64, kind as u64, protocol as u64, 0, 0, 0],
-            )
-        }
+        move || call(libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
     };
     for filter in [PROVIDER, NESTED] {
         for family in 0..64 {
-            let known = [
-                libc::AF_UNIX,
-                libc::AF_INET,
-                libc::AF_INET6,
-                libc::AF_NETLINK,
-            ];
+            let known = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
             if !known.contains(&family) {
                 let answer = under(Some(filter), socket(family, libc::SOCK_STREAM, 0));
                 assert_eq!(answer, Err(EAFNOSUPPORT), "family {family}");
             }
         }
-        for flags in [
-            0,
-            libc::SOCK_CLOEXEC,
-            libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-        ] {
+        for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC] {
             for family in [libc::AF_INET, libc::AF_INET6] {
                 let raw = socket(family, libc::SOCK_RAW | flags, libc::IPPROTO_ICMP);
                 assert_eq!(under(Some(filter), raw), Err(EPERM));
@@ -446,11 +298,7 @@ fn sockets_by_family_type_and_protocol() {
                 assert!(under(Some(filter), socket(family, libc::SOCK_STREAM | flags, 0)).is_ok());
                 assert!(under(Some(filter), socket(family, libc::SOCK_DGRAM | flags, 0)).is_ok());
             }
-            let route = socket(
-                libc::AF_NETLINK,
-                libc::SOCK_RAW | flags,
-                libc::NETLINK_ROUTE,
-            );
+            let route = socket(libc::AF_NETLINK, libc::SOCK_RAW | flags, libc::NETLINK_ROUTE);
             assert!(under(Some(filter), route).is_ok());
             for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
                 assert!(under(Some(filter), socket(libc::AF_UNIX, kind | flags, 0)).is_ok());
@@ -458,45 +306,17 @@ fn sockets_by_family_type_and_protocol() {
         }
         for protocol in (1..24).filter(|&protocol| protocol != libc::NETLINK_ROUTE) {
             let netlink = socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol);
-            assert_eq!(
-                under(Some(filter), netlink),
-                Err(EPERM),
-                "netlink {protocol}"
-            );
+            assert_eq!(under(Some(filter), netlink), Err(EPERM), "netlink {protocol}");
         }
         // The kernel reads 32 bits of each; what stands above them must not make a difference.
         let high = |value: c_int| value as u64 | 7 << 32;
-        let vsock = [
-            high(libc::AF_VSOCK),
-            high(libc::SOCK_STREAM),
-            high(0),
-            0,
-            0,
-            0,
-        ];
-        assert_eq!(
-            under(Some(filter), || call(libc::SYS_socket, vsock)),
-            Err(EAFNOSUPPORT)
-        );
-        let unix = [
-            high(libc::AF_UNIX),
-            high(libc::SOCK_STREAM),
-            high(0),
-            0,
-            0,
-            0,
-        ];
+        let vsock = [high(libc::AF_VSOCK), high(libc::SOCK_STREAM), high(0), 0, 0, 0];
+        assert_eq!(under(Some(filter), || call(libc::SYS_socket, vsock)), Err(EAFNOSUPPORT));
+        let unix = [high(libc::AF_UNIX), high(libc::SOCK_STREAM), high(0), 0, 0, 0];
         assert!(under(Some(filter), || call(libc::SYS_socket, unix)).is_ok());
         let mut pair = [0 as c_int; 2];
         let kind = libc::SOCK_STREAM as u64;
-        let tipc = [
-            libc::AF_TIPC as u64,
-            kind,
-            0,
-            pair.as_mut_ptr() as u64,
-            0,
-            0,
-        ];
+        let tipc = [libc::AF_TIPC as u64, kind, 0, pair.as_mut_ptr() as u64, 0, 0];
         let answer = under(Some(filter), || call(libc::SYS_socketpair, tipc));
         assert_eq!(answer, Err(EAFNOSUPPORT));
     }
@@ -519,20 +339,14 @@ fn commands_of_a_terminal_with_any_high_half() {
                 refuses(filter, EPERM, name, libc::SYS_ioctl, ioctl);
             }
         }
-        passes(
-            filter,
-            "TIOCSCTTY",
-            libc::SYS_ioctl,
-            [u64::MAX, libc::TIOCSCTTY as u64, 0, 0, 0, 0],
-        );
+        passes(filter, "TIOCSCTTY", libc::SYS_ioctl, [u64::MAX, libc::TIOCSCTTY as u64, 0, 0, 0, 0]);
     }
 }
 
 #[test]
 fn set_id_files_by_every_call() {
     let directory = tempfile::tempdir().unwrap();
-    let path =
-        |name: &str| CString::new(directory.path().join(name).as_os_str().as_bytes()).unwrap();
+    let path = |name: &str| CString::new(directory.path().join(name).as_os_str().as_bytes()).unwrap();
     let (file, new, made) = (path("file"), path("new"), path("made"));
     let here = path(".");
     fs::write(directory.path().join("file"), "").unwrap();
@@ -546,40 +360,16 @@ fn set_id_files_by_every_call() {
         let mode = bits | 0o755;
         let ways = [
             ("fchmod", libc::SYS_fchmod, [fd, mode, 0, 0, 0, 0]),
-            (
-                "fchmodat",
-                libc::SYS_fchmodat,
-                [cwd, address(&file), mode, 0, 0, 0],
-            ),
+            ("fchmodat", libc::SYS_fchmodat, [cwd, address(&file), mode, 0, 0, 0]),
             ("fchmodat2", 452, [cwd, address(&file), mode, 0, 0, 0]),
-            (
-                "openat",
-                libc::SYS_openat,
-                [cwd, address(&new), create, mode, 0, 0],
-            ),
-            (
-                "O_TMPFILE",
-                libc::SYS_openat,
-                [cwd, address(&here), tmpfile, mode, 0, 0],
-            ),
-            (
-                "mknodat",
-                libc::SYS_mknodat,
-                [cwd, address(&new), mode, 0, 0, 0],
-            ),
-            (
-                "high half",
-                libc::SYS_fchmod,
-                [fd, mode | 1 << 40, 0, 0, 0, 0],
-            ),
+            ("openat", libc::SYS_openat, [cwd, address(&new), create, mode, 0, 0]),
+            ("O_TMPFILE", libc::SYS_openat, [cwd, address(&here), tmpfile, mode, 0, 0]),
+            ("mknodat", libc::SYS_mknodat, [cwd, address(&new), mode, 0, 0, 0]),
+            ("high half", libc::SYS_fchmod, [fd, mode | 1 << 40, 0, 0, 0, 0]),
             #[cfg(target_arch = "x86_64")]
             ("chmod", libc::SYS_chmod, [address(&file), mode, 0, 0, 0, 0]),
             #[cfg(target_arch = "x86_64")]
-            (
-                "open",
-                libc::SYS_open,
-                [address(&new), create, mode, 0, 0, 0],
-            ),
+            ("open", libc::SYS_open, [address(&new), create, mode, 0, 0, 0]),
             #[cfg(target_arch = "x86_64")]
             ("creat", libc::SYS_creat, [address(&new), mode, 0, 0, 0, 0]),
             #[cfg(target_arch = "x86_64")]
@@ -595,34 +385,12 @@ fn set_id_files_by_every_call() {
     // No bit, no refusal; and a mode that nothing is created with is not looked at.
     let plain = [
         ("fchmod", libc::SYS_fchmod, [fd, 0o1755, 0, 0, 0, 0]),
-        (
-            "openat",
-            libc::SYS_openat,
-            [cwd, address(&file), libc::O_RDONLY as u64, 0o6755, 0, 0],
-        ),
-        (
-            "O_DIRECTORY",
-            libc::SYS_openat,
-            [cwd, address(&here), libc::O_DIRECTORY as u64, 0o6755, 0, 0],
-        ),
-        (
-            "mkfifo",
-            libc::SYS_mknodat,
-            [
-                cwd,
-                address(&new),
-                u64::from(libc::S_IFIFO | 0o600),
-                0,
-                0,
-                0,
-            ],
-        ),
+        ("openat", libc::SYS_openat, [cwd, address(&file), libc::O_RDONLY as u64, 0o6755, 0, 0]),
+        ("O_DIRECTORY", libc::SYS_openat, [cwd, address(&here), libc::O_DIRECTORY as u64, 0o6755, 0, 0]),
+        ("mkfifo", libc::SYS_mknodat, [cwd, address(&new), u64::from(libc::S_IFIFO | 0o600), 0, 0, 0]),
     ];
     for (name, number, arguments) in plain {
-        assert!(
-            under(Some(PROVIDER), || call(number, arguments)).is_ok(),
-            "{name}"
-        );
+        assert!(under(Some(PROVIDER), || call(number, arguments)).is_ok(), "{name}");
     }
     // mkdir is not refused, as the kernel itself drops the bits.
     let mkdir = [cwd, address(&made), 0o6755, 0, 0, 0];
@@ -634,56 +402,29 @@ fn set_id_files_by_every_call() {
     }
     for kind in [libc::S_IFCHR, libc::S_IFBLK] {
         let device = [cwd, address(&new), u64::from(kind | 0o600), 0x103, 0, 0];
-        assert_eq!(
-            under(Some(PROVIDER), || call(libc::SYS_mknodat, device)),
-            Err(EPERM)
-        );
+        assert_eq!(under(Some(PROVIDER), || call(libc::SYS_mknodat, device)), Err(EPERM));
     }
 }
 
 #[test]
 fn programs_restrict_themselves_further() {
-    let allow = [sock_filter {
-        code: 6,
-        jt: 0,
-        jf: 0,
-        k: 0x7fff_0000,
-    }];
-    let own = libc::sock_fprog {
-        len: 1,
-        filter: allow.as_ptr().cast_mut(),
-    };
+    let allow = [sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }];
+    let own = libc::sock_fprog { len: 1, filter: allow.as_ptr().cast_mut() };
     let seccomp = |flags: c_ulong| {
         let program = &raw const own as u64;
-        call(
-            libc::SYS_seccomp,
-            [
-                libc::SECCOMP_SET_MODE_FILTER.into(),
-                flags,
-                program,
-                0,
-                0,
-                0,
-            ],
-        )
+        call(libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER.into(), flags, program, 0, 0, 0])
     };
     for filter in [PROVIDER, NESTED] {
         assert_eq!(under(Some(filter), || seccomp(0)), Ok(0));
         let by_prctl = || {
             let program = &raw const own as u64;
-            call(
-                libc::SYS_prctl,
-                [libc::PR_SET_SECCOMP as u64, 2, program, 0, 0, 0],
-            )
+            call(libc::SYS_prctl, [libc::PR_SET_SECCOMP as u64, 2, program, 0, 0, 0])
         };
         assert_eq!(under(Some(filter), by_prctl), Ok(0));
     }
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     assert_eq!(under(Some(PROVIDER), || seccomp(listener)), Err(EPERM));
-    assert_eq!(
-        under(Some(PROVIDER), || seccomp(listener | 1 << 40)),
-        Err(EPERM)
-    );
+    assert_eq!(under(Some(PROVIDER), || seccomp(listener | 1 << 40)), Err(EPERM));
     assert!(under(Some(NESTED), || seccomp(listener)).is_ok());
 
     // Landlock beneath ours: a domain of one handled right, here "make a directory".
@@ -691,22 +432,9 @@ fn programs_restrict_themselves_further() {
     let landlock = || {
         let ruleset = call(444, [&raw const handled as u64, 8, 0, 0, 0, 0])?;
         call(446, [ruleset as u64, 0, 0, 0, 0, 0])?;
-        let made = call(
-            libc::SYS_mkdirat,
-            [
-                libc::AT_FDCWD as u64,
-                c"/tmp/x".as_ptr() as u64,
-                0o700,
-                0,
-                0,
-                0,
-            ],
-        );
-        if made == Err(libc::EACCES) {
-            Ok(0)
-        } else {
-            made.and(Err(EINVAL))
-        }
+        let made =
+            call(libc::SYS_mkdirat, [libc::AT_FDCWD as u64, c"/tmp/x".as_ptr() as u64, 0o700, 0, 0, 0]);
+        if made == Err(libc::EACCES) { Ok(0) } else { made.and(Err(EINVAL)) }
     };
     if under(None, landlock).is_ok() {
         assert_eq!(under(Some(PROVIDER), landlock), Ok(0));
@@ -717,10 +445,7 @@ fn programs_restrict_themselves_further() {
 fn a_program_in_memory_runs() {
     let image = fs::read("/bin/true").unwrap();
     let run = || {
-        let memory = call(
-            libc::SYS_memfd_create,
-            [c"x".as_ptr() as u64, 0, 0, 0, 0, 0],
-        )?;
+        let memory = call(libc::SYS_memfd_create, [c"x".as_ptr() as u64, 0, 0, 0, 0, 0])?;
         let (address, length) = (image.as_ptr() as u64, image.len() as u64);
         call(libc::SYS_write, [memory as u64, address, length, 0, 0, 0])?;
         // SAFETY: plain fork in a process of one thread; the child execs or exits.
@@ -750,9 +475,7 @@ fn program(filter: &'static [sock_filter], words: &[&str], directory: &Path) -> 
             // SAFETY: `install` makes two system calls and allocates nothing.
             unsafe { command.pre_exec(move || install(filter)) };
         }
-        command
-            .output()
-            .unwrap_or_else(|error| panic!("{}: {error}", words[0]))
+        command.output().unwrap_or_else(|error| panic!("{}: {error}", words[0]))
     })
 }
 
@@ -798,17 +521,7 @@ fn programs_do_not_notice() {
             "-e",
             "const{Worker}=require('worker_threads');new Worker('require(\"worker_threads\").parentPort.postMessage(7)',{eval:true}).on('message',m=>{console.log(m);console.log(require('child_process').execSync('echo kid')+'');require('fs').watch('/tmp').close()})",
         ],
-        &[
-            "git",
-            "-c",
-            "init.defaultBranch=main",
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a@b",
-            "init",
-            ".",
-        ],
+        &["git", "-c", "init.defaultBranch=main", "-c", "user.name=a", "-c", "user.email=a@b", "init", "."],
         &["tar", "-cf", "/dev/null", "/etc/hostname"],
         &[
             "perl",
@@ -841,21 +554,10 @@ fn debuggers_trace_their_own_children() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let words = [
-        "strace",
-        "-f",
-        "-e",
-        "trace=execve,openat",
-        "sh",
-        "-c",
-        "cat /etc/hostname",
-    ];
+    let words = ["strace", "-f", "-e", "trace=execve,openat", "sh", "-c", "cat /etc/hostname"];
     let [_, with] = program(PROVIDER, &words, directory.path());
     let seen = String::from_utf8_lossy(&with.stderr);
-    assert!(
-        with.status.success() && seen.contains("openat(AT_FDCWD, \"/etc/hostname\""),
-        "{seen}"
-    );
+    assert!(with.status.success() && seen.contains("openat(AT_FDCWD, \"/etc/hostname\""), "{seen}");
 }
 
 #[test]
@@ -894,12 +596,7 @@ fn bubblewrap_builds_its_sandbox_in_nested_alone() {
     let directory = tempfile::tempdir().unwrap();
     let [without, with] = program(NESTED, &words, directory.path());
     if without.status.success() {
-        assert_eq!(
-            (with.status, with.stdout),
-            (without.status, without.stdout),
-            "{:?}",
-            with.stderr
-        );
+        assert_eq!((with.status, with.stdout), (without.status, without.stdout), "{:?}", with.stderr);
     }
     let [_, with] = program(PROVIDER, &words, directory.path());
     assert!(!with.status.success());

@@ -4,6 +4,7 @@
 mod cell;
 mod controls;
 mod escape;
+mod filters;
 mod isolation;
 mod layers;
 mod lifecycle;
