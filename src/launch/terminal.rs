@@ -25,6 +25,9 @@ pub(super) struct Relay {
     terminal: File,
     /// The cell's.
     master: File,
+    /// The cell's own side, so that it never ends while the cell lives: a program
+    /// may close it and open it again.
+    slave: Option<OwnedFd>,
     /// The caller's settings, while ours are in force.
     saved: Option<Termios>,
     /// As [`Caller::alone`].
@@ -38,9 +41,11 @@ const CHUNK: usize = 4096;
 impl Relay {
     pub fn new(caller: Caller, master: OwnedFd) -> nix::Result<Relay> {
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
+        let slave = tty::open_slave(master.as_fd()).map_err(|failure| failure.errno)?;
         let mut relay = Relay {
             terminal: reopen(caller.terminal),
             master: master.into(),
+            slave: Some(slave),
             saved: None,
             alone: caller.alone,
             to_provider: Vec::new(),
@@ -127,7 +132,7 @@ impl Relay {
             self.saved = None;
         }
         if master.contains(PollFlags::POLLIN) {
-            // EIO where the last of the cell has closed its terminal.
+            // EIO once nobody has the other side.
             return fill(&mut self.master, &mut self.to_caller);
         }
         if master.intersects(gone) && self.to_caller.is_empty() {
@@ -144,6 +149,8 @@ impl Relay {
 
     /// Shows what the provider wrote last, unless the caller's terminal hangs.
     pub fn finish(mut self) {
+        // Now reading ends behind the last byte.
+        self.slave = None;
         loop {
             let mut fds = self.poll();
             let flags = match poll(&mut fds, 1000u16) {

@@ -1,7 +1,7 @@
 //! Terminals and sessions.
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::fd::{CWD, open};
 use super::{Call, Result, check};
@@ -14,13 +14,17 @@ pub fn open_pair(ptmx: &CStr) -> Result<(OwnedFd, OwnedFd)> {
     // SAFETY: TIOCSPTLCK reads one int.
     let result = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) };
     check(Call::Ioctl, result.into())?;
-    // SAFETY: TIOCGPTPEER takes open flags by value.
-    let slave = unsafe {
-        libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
-    };
-    // SAFETY: the kernel has just given us this descriptor and nobody else has it.
-    let slave = check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })?;
+    let slave = open_slave(master.as_fd())?;
     Ok((master, slave))
+}
+
+/// The slave of a master, whichever devpts instance it is of.
+pub fn open_slave(master: BorrowedFd) -> Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: TIOCGPTPEER takes open flags by value.
+    let slave = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
+    // SAFETY: the kernel has just given us this descriptor and nobody else has it.
+    check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// setsid(2).

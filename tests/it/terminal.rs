@@ -20,9 +20,13 @@ const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 const CTRL_Z: &str = "\x1a";
 
+/// A program that shows apart what it was typed and what it says: the one is
+/// the terminal's echo. In every script it is `$UP`.
+const UP: &str = "sed -u y/abcdefghijklmnopqrstuvwxyz/ABCDEFGHIJKLMNOPQRSTUVWXYZ/";
+
 const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// A terminal with a shell at it. In every script `$CELL` is `cellblock run`.
+/// A terminal with a shell at it. In its scripts `$CELL` is `cellblock run`.
 struct Terminal {
     master: File,
     shell: Child,
@@ -63,6 +67,7 @@ impl Terminal {
             .env("PS1", "outer> ")
             .env("TERM", "dumb")
             .env("CELL", format!("{} run", user.path("cellblock").display()))
+            .env("UP", UP)
             .env_remove("HISTFILE")
             .stdin(stream())
             .stdout(stream())
@@ -154,7 +159,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     (pair.master, pair.slave)
 }
 
-const INNER: &str = "$CELL --env TERM=dumb --env 'PS1=inner> ' -- bash --norc --noprofile -i";
+const INNER: &str = "$CELL --env TERM=dumb --env UP --env 'PS1=inner> ' -- bash --norc --noprofile -i";
 
 #[test]
 fn an_interactive_shell_works_whole() {
@@ -166,18 +171,23 @@ fn an_interactive_shell_works_whole() {
     terminal.asks("echo by-'tty' > /dev/tty", "by-tty\r\n");
     terminal.asks("stty size", "24 80\r\n");
 
-    // Quotes keep what is waited for apart from the echo of what is typed.
-    terminal.asks("sleep 300 & echo 'start'ed", "started\r\n");
-    terminal.asks("jobs", "Running");
-    terminal.asks("fg; echo 'back'", "sleep 300\r\n");
+    terminal.types("$UP\n");
+    terminal.asks("one", "ONE\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("Stopped");
     terminal.asks("jobs", "Stopped");
-    terminal.asks("bg", "sleep 300 &");
-    terminal.asks("jobs", "Running");
-    terminal.asks("kill %1; wait %1; echo \"code <$?>\"", "code <143>");
+    terminal.asks("fg", "UP\r\n");
+    terminal.asks("two", "TWO\r\n");
+    terminal.types(CTRL_Z);
+    terminal.sees("Stopped");
+    // Now it reads in the background, and is stopped for that.
+    terminal.asks("bg; wait %1; jobs", "UP &");
+    terminal.sees("Stopped");
+    terminal.asks("kill -KILL %1; sleep 300 & jobs", "Running");
+    terminal.asks("kill %sleep; wait %sleep; echo \"code <$?>\"", "code <143>");
 
-    terminal.asks("echo 'go'es; sleep 300", "goes\r\n");
+    // Quotes keep what is waited for apart from the echo of what is typed.
+    terminal.asks("sh -c 'echo \"go\"es; exec sleep 300'", "goes\r\n");
     terminal.types(CTRL_C);
     terminal.asks("echo \"code <$?>\"", "code <130>");
 
@@ -204,15 +214,15 @@ fn the_window_size_is_handed_on_and_its_change_is_told() {
 fn ctrl_z_of_a_plain_program_brings_back_the_callers_shell() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
-    terminal.types("$CELL -- cat\n");
+    terminal.types("$CELL -- $UP\n");
     terminal.is_raw(true);
-    terminal.asks("hello", "hello\r\nhello\r\n");
+    terminal.asks("hello", "HELLO\r\n");
     for _ in 0..3 {
         terminal.types(CTRL_Z);
         terminal.sees("Stopped");
         terminal.asks("echo 'out'side", "outside\r\n");
-        terminal.asks("fg", "cat\r\n");
-        terminal.asks("again", "again\r\nagain\r\n");
+        terminal.asks("fg", "UP\r\n");
+        terminal.asks("again", "AGAIN\r\n");
     }
     terminal.types(CTRL_D);
     terminal.sees("outer> ");
@@ -223,14 +233,14 @@ fn ctrl_z_of_a_plain_program_brings_back_the_callers_shell() {
 fn ctrl_z_stops_the_whole_pipeline() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
-    terminal.types("$CELL -- cat | cat\n");
+    terminal.types("$CELL -- $UP | cat\n");
     terminal.is_raw(true);
-    terminal.asks("hello", "hello\r\r\nhello\r\n");
+    terminal.asks("hello", "HELLO\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("Stopped");
     terminal.asks("echo 'out'side", "outside\r\n");
-    terminal.asks("fg", "cat\r\n");
-    terminal.asks("again", "again\r\r\nagain\r\n");
+    terminal.asks("fg", "UP | cat\r\n");
+    terminal.asks("again", "AGAIN\r\n");
     terminal.types(CTRL_C);
     terminal.sees("outer> ");
 }
@@ -239,7 +249,7 @@ fn ctrl_z_stops_the_whole_pipeline() {
 fn the_settings_are_restored_in_every_case() {
     let Some(user) = User::new() else { return };
     // Settings that no program would choose for itself.
-    let script = "stty -echok -iexten werase ^Y; $CELL -- cat; echo \"code <$?>\"; read line";
+    let script = "stty -echok -iexten werase ^Y; $CELL -- $UP; echo \"code <$?>\"; read line";
     let ways: [(&str, fn(&mut Terminal), &str); 4] = [
         ("it exits", |terminal| terminal.types(CTRL_D), "code <0>"),
         ("it is killed", |terminal| terminal.types(CTRL_C), "code <130>"),
@@ -266,7 +276,7 @@ fn the_settings_are_restored_in_every_case() {
         let before = terminal.settings();
         terminal.is_raw(true);
         // The cell's own terminal is there once it echoes.
-        terminal.asks("x", "x\r\nx\r\n");
+        terminal.asks("x", "X\r\n");
         act(&mut terminal);
         terminal.sees(code);
         assert_eq!(terminal.settings(), before, "{how}");
@@ -277,17 +287,17 @@ fn the_settings_are_restored_in_every_case() {
 fn the_settings_are_restored_while_the_job_is_stopped() {
     let Some(user) = User::new() else { return };
     // A shell that watches jobs and leaves the settings alone.
-    let script = "set -m; $CELL -- cat; echo 'stop'ped; read line; fg; echo \"code <$?>\"; read line";
+    let script = "set -m; $CELL -- $UP; echo 'stop'ped; read line; fg; echo \"code <$?>\"; read line";
     let mut terminal = Terminal::with(&user, &["bash", "-c", script]);
     let before = terminal.settings();
     terminal.is_raw(true);
-    terminal.asks("x", "x\r\nx\r\n");
+    terminal.asks("x", "X\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("stopped\r\n");
     assert_eq!(terminal.settings(), before);
     terminal.types("\n");
     terminal.is_raw(true);
-    terminal.asks("y", "y\r\ny\r\n");
+    terminal.asks("y", "Y\r\n");
     terminal.types(CTRL_D);
     terminal.sees("code <0>");
     assert_eq!(terminal.settings(), before);
@@ -297,12 +307,12 @@ fn the_settings_are_restored_while_the_job_is_stopped() {
 fn ctrl_z_stops_nothing_that_nobody_could_wake() {
     let Some(user) = User::new() else { return };
     // A session with no shell that watches jobs, as under ssh or in a container.
-    let mut terminal = Terminal::with_script(&user, "exec $CELL -- cat");
+    let mut terminal = Terminal::with_script(&user, "exec $CELL -- $UP");
     terminal.is_raw(true);
-    terminal.asks("x", "x\r\nx\r\n");
+    terminal.asks("x", "X\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("^Z");
-    terminal.asks("y", "y\r\ny\r\n");
+    terminal.asks("y", "Y\r\n");
     terminal.types(CTRL_D);
     assert!(end(&mut terminal.shell).success());
 }
@@ -332,11 +342,13 @@ fn a_terminal_and_a_pipe_stay_what_they_are() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
     let kinds = "for n in 0 1 2; do test -t $n && echo -n \"<$n is a tty>\" >&2; done; tty";
+    terminal.types(&format!("$CELL -- sh -c '{kinds}' | cat\n"));
+    terminal.sees("tty' | cat\r\n");
+    terminal.sees("outer> ");
     // What others write there has whole line ends all the while.
-    terminal.asks(&format!("$CELL -- sh -c '{kinds}' | cat"), "<2 is a tty>");
-    terminal.sees("/dev/pts/0\r\n");
-    assert!(terminal.seen.contains("<0 is a tty>"), "{}", terminal.seen);
-    assert!(!terminal.seen.contains("<1 is a tty>"), "{}", terminal.seen);
+    for said in ["<0 is a tty><2 is a tty>", "/dev/pts/0\r\n"] {
+        assert!(terminal.seen.contains(said), "{said}: {}", terminal.seen);
+    }
     terminal.asks(&format!("echo | $CELL -- sh -c '{kinds}'"), "<1 is a tty><2 is a tty>");
     terminal.sees("not a tty");
 }
@@ -354,27 +366,48 @@ fn a_launcher_in_the_background_takes_the_terminal_when_its_turn_comes() {
     terminal.sees("outer> ");
 
     // And after a stop that was ended in the background.
-    terminal.types("$CELL -- cat\n");
+    terminal.types("$CELL -- $UP\n");
     terminal.is_raw(true);
-    terminal.asks("one", "one\r\none\r\n");
+    terminal.asks("one", "ONE\r\n");
     terminal.types(CTRL_Z);
     terminal.sees("Stopped");
-    terminal.asks("bg", "cat &");
+    terminal.asks("bg", "UP &");
     terminal.asks("echo 'still'here", "stillhere\r\n");
-    terminal.asks("fg", "cat\r\n");
+    terminal.asks("fg", "UP\r\n");
     terminal.is_raw(true);
-    terminal.asks("two", "two\r\ntwo\r\n");
+    terminal.asks("two", "TWO\r\n");
     terminal.types(CTRL_D);
     terminal.sees("outer> ");
 }
 
 #[test]
+fn a_provider_that_lets_go_of_its_terminal_lives_on() {
+    let Some(user) = User::new() else { return };
+    let script = "exec <&- >&- 2>&-; sleep 0.2; echo \"still\"there > /dev/tty; exit 6";
+    let script = format!("$CELL -- sh -c '{script}'; echo \"code <$?>\"; read line");
+    let mut terminal = Terminal::with_script(&user, &script);
+    terminal.sees("stillthere\r\n");
+    terminal.sees("code <6>");
+}
+
+#[test]
+fn what_was_written_last_is_shown() {
+    let Some(user) = User::new() else { return };
+    let script = "$CELL -- sh -c 'seq 20000; exit 3'; echo \"code <$?>\"; read line";
+    let mut terminal = Terminal::with_script(&user, script);
+    terminal.sees("code <3>");
+    let numbers: String = (1..=20000).map(|n| format!("{n}\r\n")).collect();
+    assert!(terminal.seen.starts_with(&numbers), "{}", terminal.seen);
+}
+
+#[test]
 fn a_terminal_that_hangs_up_ends_the_run() {
     let Some(user) = User::new() else { return };
-    for script in ["exec cat", "trap \"\" HUP; exec cat"] {
-        let mut terminal = Terminal::with_script(&user, &format!("trap '' HUP; $CELL -- sh -c '{script}'"));
+    for script in ["exec $UP", "trap \"\" HUP; exec $UP"] {
+        let mut terminal =
+            Terminal::with_script(&user, &format!("trap '' HUP; $CELL --env UP -- sh -c '{script}'"));
         terminal.is_raw(true);
-        terminal.asks("x", "x\r\nx\r\n");
+        terminal.asks("x", "X\r\n");
         let launcher = terminal.launcher();
         let init = user::children(launcher)[0];
         terminal.master = File::open("/dev/null").expect("/dev/null");
@@ -417,9 +450,9 @@ fn a_terminal_of_another_user_is_relayed_and_the_time_is_kept() {
     }
     let Some(user) = User::new() else { return };
     let (master, slave) = pair();
-    let script = "$CELL --timeout 1s -- cat; echo \"code <$?>\"; read line";
+    let script = "$CELL --timeout 1s -- $UP; echo \"code <$?>\"; read line";
     let mut terminal = Terminal::on(&user, master, slave, &["sh", "-c", script]);
     terminal.is_raw(true);
-    terminal.asks("x", "x\r\nx\r\n");
+    terminal.asks("x", "X\r\n");
     terminal.sees("code <124>");
 }
