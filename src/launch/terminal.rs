@@ -18,6 +18,9 @@ pub(super) struct Relay {
     terminal: File,
     /// The cell's.
     master: File,
+    /// Its other side: a provider that closes its last descriptor of it, and may
+    /// open `/dev/tty` anew, would otherwise seem to have hung up.
+    _slave: OwnedFd,
     /// The caller's settings, while ours are in force.
     saved: Option<Termios>,
     to_provider: Vec<u8>,
@@ -32,9 +35,11 @@ impl Relay {
             &master,
             FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK),
         )?;
+        let slave = tty::open_slave(master.as_raw_fd()).map_err(|failure| failure.errno)?;
         let mut relay = Relay {
             terminal: reopen(terminal),
             master: master.into(),
+            _slave: slave,
             saved: None,
             to_provider: Vec::new(),
             to_caller: Vec::new(),

@@ -14,18 +14,22 @@ pub fn open_pair(ptmx: &CStr) -> Result<(OwnedFd, OwnedFd)> {
     // SAFETY: TIOCSPTLCK reads one int.
     let result = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) };
     check(Call::Ioctl, result.into())?;
+    let slave = open_slave(master.as_raw_fd())?;
+    Ok((master, slave))
+}
+
+/// The slave of a pseudo-terminal, by no path.
+pub fn open_slave(master: RawFd) -> Result<OwnedFd> {
     // SAFETY: TIOCGPTPEER takes open flags by value.
     let slave = unsafe {
         libc::ioctl(
-            master.as_raw_fd(),
+            master,
             libc::TIOCGPTPEER,
             libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
         )
     };
     // SAFETY: the kernel has just given us this descriptor and nobody else has it.
-    let slave =
-        check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })?;
-    Ok((master, slave))
+    check(Call::Ioctl, slave.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// setsid(2).
