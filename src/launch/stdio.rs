@@ -18,6 +18,7 @@ use nix::unistd::pipe2;
 use crate::child::Stream;
 use crate::error::Error;
 use crate::host::Kind;
+use crate::sys::fd;
 
 /// The three streams as the provider gets them, and what has to be copied.
 pub(super) struct Stdio {
@@ -115,12 +116,15 @@ impl Stdio {
 const NULL: u64 = libc::makedev(1, 3);
 
 fn open_stream(index: usize, name: &str) -> Result<OwnedFd, Error> {
+    if fd::was_missing(index) {
+        return Err(refuse(name, "it is closed"));
+    }
     let stream = match index {
         0 => std::io::stdin().as_fd().try_clone_to_owned(),
         1 => std::io::stdout().as_fd().try_clone_to_owned(),
         _ => std::io::stderr().as_fd().try_clone_to_owned(),
     };
-    stream.map_err(|_| refuse(name, "it is closed"))
+    stream.map_err(|error| refuse(name, error.to_string()))
 }
 
 fn refuse(name: &str, why: impl Into<String>) -> Error {

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{Call, Errno, Failure, Result, check};
 
@@ -16,6 +17,31 @@ pub struct Identity {
     pub device: u64,
     /// Number of the inode on it.
     pub inode: u64,
+}
+
+/// Which of the descriptors 0-2 the process was started without, one bit each.
+static MISSING: AtomicU8 = AtomicU8::new(0);
+
+/// Runs before `main`, and so before the standard library puts `/dev/null` where
+/// a standard stream is missing.
+// SAFETY: the C library calls the functions of this section once, before any
+// other thread exists; this one only asks for descriptor flags.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look_for_streams;
+
+extern "C" fn look_for_streams() {
+    for fd in 0..3 {
+        // SAFETY: no memory is involved.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            MISSING.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the process was started without the standard stream `fd`.
+pub fn was_missing(fd: usize) -> bool {
+    MISSING.load(Ordering::Relaxed) & (1 << fd) != 0
 }
 
 /// openat2(2) with `O_PATH`, through no symbolic link in any component.
