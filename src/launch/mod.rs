@@ -2,7 +2,7 @@
 
 pub mod ids;
 mod prepare;
-mod status;
+pub mod status;
 mod stdio;
 mod supervise;
 mod terminal;
@@ -10,7 +10,7 @@ mod terminal;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,8 @@ pub struct Options {
 /// and the status end with it in every case.
 pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcome {
     let started = Instant::now();
+    // Before anything of ours takes a number that the caller has left free.
+    let passed = stdio::check_passed(&options.pass_fds);
     let mut status = match Status::new(options.status_fd) {
         Ok(status) => status,
         Err(error) => return Outcome::failed(error, started.elapsed()),
@@ -64,15 +66,18 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
             return outcome;
         }
     };
-    let mut outcome = launch(
-        policy,
-        command,
-        options,
-        &mut status,
-        report.as_mut(),
-        started,
-    )
-    .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
+    let mut outcome = passed
+        .and_then(|()| {
+            launch(
+                policy,
+                command,
+                options,
+                &mut status,
+                report.as_mut(),
+                started,
+            )
+        })
+        .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
     if let Some(Err(error)) = report.map(|report| report.finish(&outcome))
         && outcome.error.is_none()
     {
@@ -107,7 +112,6 @@ fn launch(
         ids::drop_groups()?;
     }
     let stdio = Stdio::prepare()?;
-    stdio::check_passed(&options.pass_fds)?;
     let request = Request {
         command,
         environment: std::env::vars_os().collect(),
@@ -134,8 +138,9 @@ fn launch(
         let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
     }
     status.setup(&plan, cell.pid);
-    if let Some(report) = &mut report {
-        report.plan(&plan)?;
+    if let Some(Err(error)) = report.as_mut().map(|report| report.plan(&plan)) {
+        end(cell.pid, &cell.pidfd);
+        return Err(error);
     }
 
     let running = Running::new(cell, stdio, &policy.cell, started);
@@ -151,6 +156,10 @@ fn launch(
     });
     let error = match ended.state.failed {
         Some((step, failure)) => Some(explain(&plan, step, failure)),
+        None if ended.gave_up() => Some(
+            Error::new("process", "the cell's init ended without a word")
+                .cause("the kernel refused it what is never refused here: another filter stands around the launcher"),
+        ),
         None => ended.refused.clone(),
     };
     Ok(match error {
@@ -241,12 +250,16 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
             signals,
         }),
         Err(error) => {
-            // Nothing of a cell may be left behind, not even a zombie.
-            let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
-            let _ = clone::wait(pid);
+            end(pid, &pidfd);
             Err(error)
         }
     }
+}
+
+/// Ends a cell that nobody will stay with; not even a zombie is left of it.
+fn end(pid: i32, pidfd: &OwnedFd) {
+    let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
+    let _ = clone::wait(pid);
 }
 
 fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {

@@ -152,7 +152,7 @@ impl Running {
                 self.kill();
             }
             if ready.ended {
-                return self.finish(refused);
+                return self.finish(refused, tell);
             }
         }
     }
@@ -323,11 +323,18 @@ impl Running {
         }
     }
 
-    fn finish(mut self, refused: Option<crate::error::Error>) -> Ended {
+    fn finish(
+        mut self,
+        refused: Option<crate::error::Error>,
+        mut tell: impl FnMut(Event) -> std::result::Result<(), crate::error::Error>,
+    ) -> Ended {
         // The records were written before the end, so they are all there.
         self.take_status();
         while self.report.is_some() && self.state.failed.is_none() {
-            self.take_report(&mut |_| true);
+            self.take_report(&mut |event| {
+                // Nobody waits at the gate any more.
+                matches!(event, Event::Executed) && tell(event).is_ok()
+            });
         }
         let end = clone::wait(self.pid);
         let deadline = Instant::now() + LAST_OUTPUT;
@@ -392,6 +399,12 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Whether init has ended by itself and told of no provider's end.
+    pub fn gave_up(&self) -> bool {
+        let exited = |end: &clone::End| libc::WIFEXITED(end.status);
+        self.state.ended.is_none() && self.end.as_ref().is_ok_and(exited)
+    }
+
     /// The outcome of a provider that ran.
     pub fn outcome(&self) -> Outcome {
         let usage = self
