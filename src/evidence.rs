@@ -158,8 +158,16 @@ impl Report {
         let name = place
             .file_name()
             .ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
-        if place.is_dir() {
-            return Err(failed("it is a directory", Errno::EISDIR));
+        // The report takes the place of what is there: a device, or the file
+        // that a link leads to, would be lost.
+        match fs::symlink_metadata(place) {
+            Ok(there) if there.is_dir() => {
+                return Err(failed("it is a directory", Errno::EISDIR));
+            }
+            Ok(there) if !there.is_file() => {
+                return Err(failed("it is no regular file", Errno::EEXIST));
+            }
+            _ => {}
         }
         let mut temporary = std::ffi::OsString::from(".");
         temporary.push(name);
@@ -250,11 +258,19 @@ fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// SHA-256 of the plan as `cellblock plan --json` prints it.
+/// SHA-256 of the plan as `cellblock plan --json` prints it, which knows no
+/// gate, no terminal and no passed descriptor.
 pub fn digest(plan: &Plan) -> String {
-    hex(&Sha256::digest(
-        serde_json::to_vec(plan).expect("plain values serialize"),
-    ))
+    let mut plan = plan.clone();
+    plan.provider.retain(|step| *step != Step::WaitAtGate);
+    for step in plan.init.iter_mut().chain(&mut plan.provider) {
+        match step {
+            Step::NewSession { terminal } => *terminal = false,
+            Step::SetDescriptors { keep } => keep.clear(),
+            _ => {}
+        }
+    }
+    hex(&Sha256::digest(plan.to_json() + "\n"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -411,11 +427,16 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
                 );
                 add("landlock", "rules", rules.into(), Source::Installed);
                 if handled.fs != 0 {
-                    let answer = if root_listing == 0 {
-                        "allowed".into()
-                    } else {
-                        format!("{:?}", Errno::from_raw(root_listing))
-                    };
+                    let answer = Errno::from_raw(root_listing);
+                    if answer != Errno::EACCES {
+                        return Err(Error::new(
+                            "evidence",
+                            "listing / from within the Landlock domain: not refused with EACCES",
+                        )
+                        .errno(answer)
+                        .cause("the domain does not hold, or another filter stands around the launcher"));
+                    }
+                    let answer = format!("{answer:?}");
                     add("landlock", "list /", answer.into(), Source::Probed);
                 }
             }

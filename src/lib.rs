@@ -91,7 +91,7 @@ fn print_plan(options: PlanOptions) -> Result<String, Error> {
     };
     let plan = plan::build(&policy, &launch::probe(&policy, ids), &request)?;
     Ok(if options.json {
-        serde_json::to_string_pretty(&plan).expect("plain values serialize")
+        plan.to_json()
     } else {
         plan.to_string()
     })
