@@ -150,22 +150,22 @@ const ROOM: i64 = 256 * 1024;
 impl Report {
     /// Makes sure that a report can be written, before anything is started.
     pub fn create(place: &Path) -> Result<Report, Error> {
-        let failed = |what: &str, errno: Errno| {
-            Error::new("report", format!("{}: {what}", place.display()))
-                .errno(errno)
-                .remedy("name a file in a directory that takes it, on a file system with room")
+        let failed = |what: &str, errno: Option<Errno>| {
+            let mut error = Error::new("report", format!("--report {}: {what}", place.display()));
+            error.errno = errno;
+            error.remedy("name a file in a directory that takes it, on a file system with room")
         };
         let name = place
             .file_name()
-            .ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
+            .ok_or_else(|| failed("it names no file", None))?;
         // The report takes the place of what is there: a device, or the file
         // that a link leads to, would be lost.
         match fs::symlink_metadata(place) {
             Ok(there) if there.is_dir() => {
-                return Err(failed("it is a directory", Errno::EISDIR));
+                return Err(failed("it is a directory", None));
             }
             Ok(there) if !there.is_file() => {
-                return Err(failed("it is no regular file", Errno::EEXIST));
+                return Err(failed("it is no regular file", None));
             }
             _ => {}
         }
@@ -178,7 +178,7 @@ impl Report {
             .create_new(true)
             .mode(0o600)
             .open(&temporary)
-            .map_err(|error| failed("it cannot be made", errno(&error)))?;
+            .map_err(|error| failed("it cannot be made", Some(errno(&error))))?;
         let report = Report {
             file,
             temporary,
@@ -187,7 +187,7 @@ impl Report {
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
-            Err(errno) => Err(failed("there is no room for it", errno)),
+            Err(errno) => Err(failed("there is no room for it", Some(errno))),
         }
     }
 

@@ -314,6 +314,18 @@ fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
     error
 }
 
+fn is_relative(command: &str) -> bool {
+    command.contains('/') && !command.starts_with('/')
+}
+
+fn workdir(plan: &Plan) -> String {
+    let goes_to = |step: &Step| match step {
+        Step::ChangeDirectory { path } => Some(path.to_string()),
+        _ => None,
+    };
+    plan.provider.iter().find_map(goes_to).unwrap_or_default()
+}
+
 fn not_executed(plan: &Plan, errno: Errno) -> Error {
     let command = plan
         .arguments
@@ -323,6 +335,10 @@ fn not_executed(plan: &Plan, errno: Errno) -> Error {
     let error =
         Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
+        Errno::ENOENT | Errno::ENOTDIR if is_relative(&command) => error
+            .cause(format!("it is looked for in {}, where the provider starts", workdir(plan)))
+            .remedy("give its path in the cell from / on, or start elsewhere with --chdir")
+            .exit_code(127),
         Errno::ENOENT | Errno::ENOTDIR => error
             .cause("the cell has no such program, or not the interpreter that its first line names")
             .remedy("show its directory with --ro-bind and give its path, or add that to PATH with --env")

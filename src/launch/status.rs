@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::RawFd;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -65,15 +66,17 @@ impl Status {
         let Some(fd) = fd else {
             return Ok(Status(None));
         };
-        match fd::duplicate(fd) {
-            Ok(copy) => Ok(Status(Some(copy.into()))),
-            Err(failure) => Err(Error::new(
-                "status",
-                format!("--json-status-fd {fd}: descriptor {fd} is not open"),
-            )
-            .errno(failure.errno)
-            .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`")),
+        let refuse = |what: &str| {
+            let what = format!("--json-status-fd {fd}: descriptor {fd} is not open{what}");
+            let remedy = "open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`";
+            Error::new("status", what).remedy(remedy)
+        };
+        let copy = fd::duplicate(fd).map_err(|failure| refuse("").errno(failure.errno))?;
+        let flags = fcntl(&copy, FcntlArg::F_GETFL).map_err(|errno| refuse("").errno(errno))?;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(refuse(" for writing"));
         }
+        Ok(Status(Some(copy.into())))
     }
 
     pub fn setup(&mut self, plan: &Plan, child_pid: i32) {

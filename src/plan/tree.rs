@@ -12,6 +12,7 @@ use super::{Text, made_up};
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup};
 use crate::policy::{Access, ExposeKind, LockAccess, Mode, NetworkMode, Origin, Policy, System};
+use crate::sys::Errno;
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 
 /// One entry of the tree.
@@ -408,7 +409,11 @@ impl Tree<'_> {
                         &entry.origin,
                         format!("{} is a device", entry.src.display()),
                     )
-                    .cause("no view of the host may hold a device"));
+                    .cause("no view of the host may hold a device")
+                    .remedy(format!(
+                        "leave it out: of devices a cell has its own {}",
+                        DEVICES.join(", ")
+                    )));
                 }
                 Kind::Directory | Kind::File | Kind::Socket => {}
             }
@@ -555,7 +560,8 @@ impl Tree<'_> {
         let shown = path.display();
         match self.host.file(path) {
             Lookup::Found(file) => Ok(file),
-            Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))),
+            Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))
+                .remedy("correct the path, or make it before the run")),
             Lookup::Link {
                 real: Some((real, _)),
                 ..
@@ -568,9 +574,18 @@ impl Tree<'_> {
             Lookup::Link { real: None, .. } => Err(at(
                 origin,
                 format!("{shown} is reached through a symbolic link that leads nowhere"),
-            )),
+            )
+            .remedy("write the path of what is meant, through no link")),
             Lookup::Failed(errno) => {
-                Err(at(origin, format!("{shown} cannot be looked at")).errno(errno))
+                let error = at(origin, format!("{shown} cannot be looked at")).errno(errno);
+                Err(match errno {
+                    Errno::EACCES => error
+                        .cause(
+                            "the user that the cell runs as may not enter a directory of that path",
+                        )
+                        .remedy("give that user search permission (chmod o+x), or move the tree"),
+                    _ => error,
+                })
             }
         }
     }
@@ -656,7 +671,8 @@ impl Tree<'_> {
             return Err(at(
                 &node.origin,
                 format!("{shown} lies below the file {}", holder_place.display()),
-            ));
+            )
+            .remedy("put the entry elsewhere: only a directory holds others"));
         }
         let Content::Bind { source, .. } = &holder.content else {
             return Ok(());
@@ -782,7 +798,7 @@ fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
         Kind::Fifo | Kind::Socket => error
             .cause("a provider's sandbox looks for names beneath what it is granted, and dies where there can be none")
             .remedy("grant the private directory that holds it, and name the FIFO under `[channel] fifo`"),
-        _ => error,
+        _ => error.remedy(format!("name {wanted} in its place")),
     }
 }
 
