@@ -185,6 +185,12 @@ pub(super) fn build(policy: &Policy, host: &Host) -> Result<Built, Error> {
     if asked.nodes.keys().any(|place| place.starts_with(var_tmp)) {
         tree.nodes.remove(var_tmp);
     }
+    // What lies below one goes too: the policy says what is seen there. But for
+    // the home, without which HOME would lead nowhere.
+    tree.nodes.retain(|place, _| {
+        let mut above = asked.nodes.keys();
+        *place == policy.cell.home || !above.any(|asked| place.starts_with(asked))
+    });
     tree.nodes.extend(asked.nodes);
     tree.steps(policy)
 }
@@ -241,7 +247,12 @@ impl Tree<'_> {
 
     fn own_directories(&mut self, policy: &Policy) {
         let home = &policy.cell.home;
-        self.put_own(home, tmpfs(None, 0o700, VIEW), Grant::ReadWrite);
+        let node = Node {
+            content: tmpfs(None, 0o700, VIEW),
+            grant: Grant::ReadWrite,
+            origin: Origin("cell.home".into()),
+        };
+        self.nodes.insert(home.clone(), node);
         self.put_own("/tmp", tmpfs(None, 0o1777, VIEW), Grant::ReadWrite);
         self.put_own(
             "/var/tmp",
@@ -558,6 +569,11 @@ impl Tree<'_> {
     /// A source, which must be there and be reached through no symbolic link.
     fn find(&self, path: &Path, origin: &Origin) -> Result<File, Error> {
         let shown = path.display();
+        if path.starts_with("/proc") {
+            return Err(at(origin, format!("{shown} shows the host's processes"))
+                .cause("their command lines and environments can be read there")
+                .remedy("leave it out: a cell has a /proc of its own"));
+        }
         match self.host.file(path) {
             Lookup::Found(file) => Ok(file),
             Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))
@@ -621,7 +637,11 @@ impl Tree<'_> {
             }) && !matches!(node.content, Content::Cover { .. })
             {
                 make_parents(place, &mut directories, &mut built.mounts)?;
-                make_place(place, &node.content, &mut directories, &mut built.mounts)?;
+                make_place(place, &node.content, &mut built.mounts)?;
+            }
+            // Made, or found in a view: it stands from here on.
+            if node.content.is_directory() {
+                directories.insert(place.clone());
             }
             match mount(place, &node.content)? {
                 Some(step @ Step::Cover { .. }) => built.covers.push(step),
@@ -696,12 +716,14 @@ impl Tree<'_> {
                 &node.origin,
             )),
             Lookup::Missing
+                // Only its own source is going to be made, at the same path on the host.
                 if matches!(
-                    node.content,
+                    &node.content,
                     Content::Bind {
                         to_be_made: true,
+                        source,
                         ..
-                    }
+                    } if *source == point
                 ) =>
             {
                 Ok(())
@@ -852,12 +874,7 @@ fn make_parents(
     Ok(())
 }
 
-fn make_place(
-    place: &Path,
-    content: &Content,
-    made: &mut BTreeSet<PathBuf>,
-    steps: &mut Vec<Step>,
-) -> Result<(), Error> {
+fn make_place(place: &Path, content: &Content, steps: &mut Vec<Step>) -> Result<(), Error> {
     let path = text(relative(place))?;
     steps.push(match content {
         Content::Symlink { target } => Step::MakeSymlink {
@@ -868,10 +885,7 @@ fn make_place(
             path,
             content: text_of(content.clone())?,
         },
-        content if content.is_directory() => {
-            made.insert(place.to_owned());
-            Step::MakeDirectory { path, mode: 0o755 }
-        }
+        content if content.is_directory() => Step::MakeDirectory { path, mode: 0o755 },
         _ => Step::MakeFile {
             path,
             content: c"".into(),
