@@ -235,6 +235,16 @@ const MISTAKES: &[Mistake] = &[
         &["remedy: put the entry elsewhere"],
     ),
     policy(
+        "--ro-bind /proc:/hostproc",
+        "policy: --ro-bind: /proc shows the host's processes",
+        &["remedy: leave it out"],
+    ),
+    policy(
+        "--ro-bind /usr/share:/home",
+        "policy: cell.home: there is no /usr/share/agent to mount on",
+        &["cause: /home/agent lies in the view /home (--ro-bind)"],
+    ),
+    policy(
         "--ro-bind dir:data",
         "policy: --ro-bind: `data` is a path in the cell and not absolute",
         &["remedy: begin it with `/`"],
