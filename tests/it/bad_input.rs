@@ -2,7 +2,7 @@
 //! message that names the place and says what to write instead.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
@@ -500,7 +500,13 @@ fn every_mistake_is_named_with_its_place() {
             wrong.push(what);
         }
     }
+    // An ordinary user could not remove it otherwise.
+    lock(&site, 0o700);
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn lock(site: &Site, mode: u32) {
+    fs::set_permissions(site.path("locked"), fs::Permissions::from_mode(mode)).unwrap();
 }
 
 fn lay_out(site: &Site) {
@@ -548,11 +554,7 @@ fn lay_out(site: &Site) {
         format!("--env\0BIG={}\0", "x".repeat(200_000)),
         0o644,
     );
-    fs::set_permissions(
-        site.path("locked"),
-        std::os::unix::fs::PermissionsExt::from_mode(0),
-    )
-    .unwrap();
+    lock(site, 0o000);
 }
 
 fn judge(site: &Site, mistake: &Mistake) -> Result<(), String> {

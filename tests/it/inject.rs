@@ -738,6 +738,8 @@ fn trace(mut command: Command, target: Option<Target>) -> Run {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: ptrace(2) with PTRACE_TRACEME takes no memory and is safe after fork.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+    // The tracer takes its end from waitpid(2).
+    #[expect(clippy::zombie_processes)]
     let child = command.spawn().expect("cellblock starts");
     let mut tracer = Tracer {
         target,

@@ -710,17 +710,13 @@ fn check_order(plan: &Plan, gate: bool) {
     let last = plan.init.len() - 1;
     assert!(matches!(plan.init[last], Step::StartProvider));
     assert_eq!(plan.provider.last(), Some(&Step::Execute));
-    let once: [(usize, fn(&Step) -> bool); 6] = [
-        (1, |step| matches!(step, Step::DieWithLauncher)),
-        (1, |step| matches!(step, Step::DetachOldRoot)),
-        (1, |step| matches!(step, Step::DropCapabilities)),
-        (1, |step| matches!(step, Step::ClearDumpable)),
-        (1, |step| matches!(step, Step::SetDescriptors { .. })),
-        (1, |step| matches!(step, Step::NoNewPrivs)),
-    ];
-    for (times, step) in once {
-        assert_eq!(at(step).len(), times, "{plan}");
-    }
+    let once = |step: fn(&Step) -> bool| assert_eq!(at(step).len(), 1, "{plan}");
+    once(|step| matches!(step, Step::DieWithLauncher));
+    once(|step| matches!(step, Step::DetachOldRoot));
+    once(|step| matches!(step, Step::DropCapabilities));
+    once(|step| matches!(step, Step::ClearDumpable));
+    once(|step| matches!(step, Step::SetDescriptors { .. }));
+    once(|step| matches!(step, Step::NoNewPrivs));
     let landlock = usize::from(plan.has(Layer::Landlock));
     assert_eq!(
         at(|step| matches!(step, Step::CreateRuleset { .. })).len(),

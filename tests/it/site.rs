@@ -140,13 +140,6 @@ impl Site {
     pub fn beside(&self, program: &str, arguments: &[&str]) -> std::io::Result<Output> {
         self.command(program).args(arguments).output()
     }
-
-    /// `cellblock run OPTIONS -- COMMAND`, started by the user.
-    pub fn run(&self, options: &[&str], command: &[&str]) -> Output {
-        let mut start = self.command(self.program());
-        start.arg("run").args(options).arg("--").args(command);
-        start.output().expect("cellblock starts")
-    }
 }
 
 /// What a program said on standard error.
