@@ -156,25 +156,30 @@ impl Report {
     ///
     /// When the directory takes no file, or its file system has no room.
     pub fn create(place: &Path) -> Result<Report, Error> {
-        let failed = |what: &str, errno: Errno| {
-            Error::new("report", format!("{}: {what}", place.display()))
-                .errno(errno)
-                .remedy("name a file in a directory that takes it, on a file system with room")
+        let failed = |what: &str, errno: Option<Errno>| {
+            let mut error = Error::new("report", format!("--report {}: {what}", place.display()));
+            error.errno = errno;
+            error.remedy("name a file in a directory that takes it, on a file system with room")
         };
-        let name = place.file_name().ok_or_else(|| failed("it names no file", Errno::EISDIR))?;
-        if place.is_dir() {
-            return Err(failed("it is a directory", Errno::EISDIR));
+        let name = place.file_name().ok_or_else(|| failed("it names no file", None))?;
+        // The report takes the place of what is there: a device, or the file
+        // that a link leads to, would be lost.
+        match fs::symlink_metadata(place) {
+            Ok(there) if there.is_dir() => return Err(failed("it is a directory", None)),
+            Ok(there) if !there.is_file() => return Err(failed("it is no regular file", None)),
+            _ => {}
         }
         let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let directory = File::open(parent).map_err(|error| failed("no such directory", errno(&error)))?;
+        let directory =
+            File::open(parent).map_err(|error| failed("no such directory", Some(errno(&error))))?;
         let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let file = openat(&directory, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)
-            .map_err(|errno| failed("it cannot be made", errno))?;
+            .map_err(|errno| failed("it cannot be made", Some(errno)))?;
         let report = Report { file: file.into(), directory, name: name.to_owned(), place: place.to_owned() };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
-            Err(errno) => Err(failed("there is no room for it", errno)),
+            Err(errno) => Err(failed("there is no room for it", Some(errno))),
         }
     }
 
@@ -262,13 +267,19 @@ fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// SHA-256, in hexadecimal, of a plan as JSON without white space.
-///
-/// `cellblock plan --json` prints it with white space, and without the gate and
-/// the terminal of a run. Values of the environment, instructions of the filter
-/// and identities of files are no part of it.
+/// SHA-256 of the plan as `cellblock plan --json` prints it, which knows no
+/// gate, no terminal and no passed descriptor.
 pub fn digest(plan: &Plan) -> String {
-    hex(&Sha256::digest(serde_json::to_vec(plan).expect("plain values serialize")))
+    let mut plan = plan.clone();
+    plan.provider.retain(|step| *step != Step::WaitAtGate);
+    for step in plan.init.iter_mut().chain(&mut plan.provider) {
+        match step {
+            Step::NewSession { terminal } => *terminal = false,
+            Step::SetDescriptors { keep } => keep.clear(),
+            _ => {}
+        }
+    }
+    hex(&Sha256::digest(plan.to_json() + "\n"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -379,11 +390,15 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
                 );
                 add("landlock", "rules", rules.into(), Source::Installed);
                 if handled.fs != 0 {
-                    let answer = if root_listing == 0 {
-                        "allowed".into()
-                    } else {
-                        format!("{:?}", Errno::from_raw(root_listing))
-                    };
+                    let answer = Errno::from_raw(root_listing);
+                    if answer != Errno::EACCES {
+                        let what = "listing / from within the Landlock domain: not refused with EACCES";
+                        return Err(Error::new("evidence", what)
+                            .errno(answer)
+                            .cause("the domain does not hold, or another filter stands around the launcher")
+                            .remedy("find out which with strace, or start outside that filter"));
+                    }
+                    let answer = format!("{answer:?}");
                     add("landlock", "list /", answer.into(), Source::Probed);
                 }
             }

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
@@ -55,7 +55,7 @@ pub enum SystemEntry {
     View(PathBuf, File),
     /// A file of `/etc`, by its content: a copy costs less than a mount, and
     /// does not stand in the mount table.
-    Copy(Rc<[u8]>),
+    Copy(Arc<[u8]>),
 }
 
 /// What a path leads to.

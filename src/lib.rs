@@ -108,11 +108,7 @@ fn print_plan(options: PlanOptions) -> Result<(), Error> {
         ..plan::Request::default()
     };
     let plan = plan::build(&policy, &launch::probe(&policy, ids), &request)?;
-    if options.json {
-        print(&serde_json::to_string_pretty(&plan).expect("plain values serialize"))
-    } else {
-        print(&plan.to_string())
-    }
+    if options.json { print(&plan.to_json()) } else { print(&plan.to_string()) }
 }
 
 fn print_policy(command: PolicyCommand) -> Result<(), Error> {

@@ -17,9 +17,10 @@ use crate::sys::{Errno, fd};
 pub fn resolve(run_as: Option<RunAs>) -> Result<Ids, Error> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     if uid != 0 {
-        if run_as.is_some_and(|run_as| (run_as.uid, run_as.gid) != (uid, gid)) {
-            return Err(Error::new("ids", "--run-as names another user")
-                .cause("only root can run a cell as somebody else")
+        if let Some(other) = run_as.filter(|run_as| (run_as.uid, run_as.gid) != (uid, gid)) {
+            let what = format!("--run-as {}:{} names another user", other.uid, other.gid);
+            return Err(Error::new("ids", what)
+                .cause(format!("only root can run a cell as somebody else, and this is {uid}:{gid}"))
                 .remedy("leave --run-as away, or start with sudo"));
         }
         return Ok(Ids { uid, gid, started_by_root: false });

@@ -2,7 +2,7 @@
 
 pub mod ids;
 mod prepare;
-mod status;
+pub mod status;
 mod stdio;
 mod supervise;
 mod terminal;
@@ -10,7 +10,7 @@ mod terminal;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -133,8 +133,9 @@ fn launch(
         let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
     }
     status.setup(&plan, cell.pid);
-    if let Some(report) = &mut report {
-        report.plan(&plan)?;
+    if let Some(Err(error)) = report.as_mut().map(|report| report.plan(&plan)) {
+        end(cell.pid, &cell.pidfd);
+        return Err(error);
     }
 
     let running = Running::new(cell, stdio, &policy.cell, started);
@@ -226,12 +227,16 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     match maps.and(signals) {
         Ok(signals) => Ok(Started { pid, pidfd, report, status, signals }),
         Err(error) => {
-            // Nothing of a cell may be left behind, not even a zombie.
-            let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
-            let _ = clone::wait(pid);
+            end(pid, &pidfd);
             Err(error)
         }
     }
+}
+
+/// Ends a cell that nobody will stay with; not even a zombie is left of it.
+fn end(pid: i32, pidfd: &OwnedFd) {
+    let _ = signal::send_to(pidfd.as_fd(), libc::SIGKILL);
+    let _ = clone::wait(pid);
 }
 
 fn refused_namespaces(plan: &Plan, failure: Failure) -> Error {
@@ -274,10 +279,22 @@ fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
     error
 }
 
+fn workdir(plan: &Plan) -> String {
+    let goes_to = |step: &Step| match step {
+        Step::ChangeDirectory { path } => Some(path.to_string()),
+        _ => None,
+    };
+    plan.provider.iter().find_map(goes_to).unwrap_or_default()
+}
+
 fn not_executed(plan: &Plan, errno: Errno) -> Error {
     let command = plan.arguments.first().map(ToString::to_string).unwrap_or_default();
     let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
+        Errno::ENOENT | Errno::ENOTDIR if command.contains('/') && !command.starts_with('/') => error
+            .cause(format!("it is looked for in {}, where the provider starts", workdir(plan)))
+            .remedy("give its path in the cell from / on, or start elsewhere with --chdir")
+            .exit_code(127),
         Errno::ENOENT | Errno::ENOTDIR => error
             .cause("the cell has no such program, or not the interpreter that its first line names")
             .remedy("show its directory with --ro-bind and give its path, or add that to PATH with --env")

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::RawFd;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -67,8 +68,13 @@ impl Status {
                 .cause("what it wrote there could be taken for the status")
                 .remedy("use a descriptor of its own, as in `--json-status-fd 3 … 3>FILE`"));
         }
-        let copy =
-            fd::duplicate(number).map_err(|failure| error("it cannot be used").errno(failure.errno))?;
+        let unusable = |errno| error("it cannot be used").errno(errno);
+        let copy = fd::duplicate(number).map_err(|failure| unusable(failure.errno))?;
+        let flags = fcntl(&copy, FcntlArg::F_GETFL).map_err(unusable)?;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(error("it is not open for writing")
+                .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"));
+        }
         Ok(Status(Some(copy.into())))
     }
 

@@ -156,7 +156,7 @@ impl Running {
                 self.kill();
             }
             if ready.ended {
-                return self.finish(refused);
+                return self.finish(refused, tell);
             }
         }
     }
@@ -351,11 +351,16 @@ impl Running {
         }
     }
 
-    fn finish(mut self, refused: Option<Error>) -> Ended {
+    fn finish(
+        mut self,
+        refused: Option<Error>,
+        mut tell: impl FnMut(Event) -> std::result::Result<(), Error>,
+    ) -> Ended {
         // The records were written before the end, so they are all there.
         self.take_status();
         while self.report.is_some() && self.state.failed.is_none() {
-            self.take_report(&mut |_| true);
+            // Nobody waits at the gate any more.
+            self.take_report(&mut |event| matches!(event, Event::Executed) && tell(event).is_ok());
         }
         let end = clone::wait(self.pid);
         stdio::finish(self.copies);
@@ -447,9 +452,11 @@ impl Ended {
 
     /// A child that ended without a word.
     fn not_built(&self) -> Outcome {
-        let error = Error::new("launch", "the child was killed while it built the cell")
-            .cause("somebody sent it a signal, or the kernel had no memory left (dmesg)")
-            .remedy("try the launch again");
+        let error = Error::new("process", "the cell's init ended without a word while it built the cell")
+            .cause(
+                "it was sent a signal, the kernel had no memory left, or an outer filter refused it a call",
+            )
+            .remedy("look into dmesg, and try the launch again outside of other sandboxes");
         Outcome { usage: self.usage(), ..Outcome::failed(error, self.wall) }
     }
 

@@ -296,8 +296,8 @@ fn filter(policy: &Policy) -> Result<Step, Error> {
     let name = policy.seccomp.filter.as_deref().unwrap_or(seccomp::default_name(policy.mode));
     let program = seccomp::program(name).ok_or_else(|| {
         let known: Vec<&str> = seccomp::FILTERS.iter().map(|(name, _)| *name).collect();
-        Error::new("policy", format!("there is no filter `{name}`"))
-            .remedy(format!("write one of: {}", known.join(", ")))
+        let what = format!("--seccomp or seccomp.filter: there is no filter `{name}`");
+        Error::new("policy", what).remedy(format!("write one of: {}", known.join(", ")))
     })?;
     Ok(Step::InstallFilter { name: name.to_owned(), program })
 }
@@ -329,7 +329,10 @@ fn candidates(environment: &BTreeMap<OsString, OsString>, request: &Request) -> 
         return Err(Error::new("command", "no command was given").remedy("write it behind `--`"));
     };
     if command.is_empty() {
-        return Err(Error::new("command", "the command is an empty string").exit_code(127));
+        return Err(Error::new("command", "the command is an empty string")
+            .cause("often a shell variable in quotes that is not set")
+            .remedy("write the provider's command behind `--`")
+            .exit_code(127));
     }
     if command.as_bytes().contains(&b'/') {
         return Ok(vec![text("command", command)?]);

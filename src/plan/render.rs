@@ -4,6 +4,13 @@ use std::fmt;
 
 use super::Plan;
 
+impl Plan {
+    /// The plan as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain values serialize")
+    }
+}
+
 impl fmt::Display for Plan {
     /// Writes one numbered line a step, under the process that takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

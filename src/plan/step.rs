@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
@@ -203,7 +203,7 @@ pub enum Step {
         path: Text,
         /// What it holds.
         #[serde(serialize_with = "length", rename = "bytes")]
-        content: Rc<[u8]>,
+        content: Arc<[u8]>,
     },
     /// A view of the host's tree.
     Bind {

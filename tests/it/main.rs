@@ -1,13 +1,18 @@
 //! The product as its users meet it, on the real kernel: one module for each
 //! promise.
 
+mod bad_input;
 mod cell;
 mod controls;
 mod escape;
 mod filters;
+mod inject;
 mod isolation;
 mod layers;
 mod lifecycle;
+mod plan;
 mod policy;
+mod report;
+mod site;
 mod terminal;
 mod user;

@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::Text;
 use super::landlock::Grant;
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup, SystemEntry};
 use crate::policy::{Access, ExposeKind, LockAccess, Mode, NetworkMode, Origin, Policy, System};
+use crate::sys::Errno;
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 pub(super) use steps::Built;
 
@@ -63,7 +64,7 @@ enum Content {
         target: PathBuf,
     },
     File {
-        content: Rc<[u8]>,
+        content: Arc<[u8]>,
     },
 }
 
@@ -79,6 +80,11 @@ impl Content {
 
     fn is_of_the_host(&self) -> bool {
         matches!(self, Content::Bind { .. })
+    }
+
+    /// Whether the launcher makes `path` on the host for it.
+    fn makes(&self, path: &Path) -> bool {
+        matches!(self, Content::Bind { to_be_made: true, source, .. } if source == path)
     }
 
     /// Whether what lies below it is there already, and not ours to make.
@@ -148,8 +154,10 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     // A view that is asked for shows what it has, with nothing built in laid
     // over it, and the one link that is a mere convenience gives way to what
     // needs a directory there.
+    // But for the home, without which HOME would lead nowhere.
     let views = || asked.nodes.iter().filter(|(_, node)| node.content.is_of_the_host());
-    tree.nodes.retain(|place, _| views().all(|(view, _)| !place.starts_with(view)));
+    tree.nodes
+        .retain(|place, _| *place == policy.cell.home || views().all(|(view, _)| !place.starts_with(view)));
     if asked.nodes.keys().any(|place| place.starts_with(VAR_TMP)) {
         tree.nodes.remove(Path::new(VAR_TMP));
     }
@@ -204,8 +212,12 @@ impl Tree<'_> {
     }
 
     fn own_directories(&mut self, policy: &Policy) {
-        let home = &policy.cell.home;
-        self.put_own(home, tmpfs(None, 0o700, VIEW), Grant::ReadWrite);
+        let home = Node {
+            content: tmpfs(None, 0o700, VIEW),
+            grant: Grant::ReadWrite,
+            origin: Origin("cell.home".into()),
+        };
+        self.nodes.insert(policy.cell.home.clone(), home);
         self.put_own("/tmp", tmpfs(None, 0o1777, VIEW), Grant::ReadWrite);
         self.put_own(VAR_TMP, Content::Symlink { target: "../tmp".into() }, Grant::Nothing);
         self.put_own("/run", Content::Directory, Grant::Nothing);
@@ -306,7 +318,11 @@ impl Tree<'_> {
                 }
                 Kind::Device => {
                     return Err(at(&entry.origin, format!("{} is a device", entry.src.display()))
-                        .cause("no view of the host may hold a device"));
+                        .cause("no view of the host may hold a device")
+                        .remedy(format!(
+                            "leave it out: of devices a cell has its own {}",
+                            DEVICES.join(", ")
+                        )));
                 }
                 Kind::Directory | Kind::File | Kind::Socket => {}
             }
@@ -386,18 +402,38 @@ impl Tree<'_> {
     /// A source, which must be there and be reached through no symbolic link.
     fn find(&self, path: &Path, origin: &Origin) -> Result<File, Error> {
         let shown = path.display();
+        if path.starts_with("/proc") {
+            return Err(at(origin, format!("{shown} shows the host's processes"))
+                .cause("their command lines and environments can be read there")
+                .remedy("leave it out: a cell has a /proc of its own"));
+        }
         match self.host.file(path) {
             Lookup::Found(file) => Ok(file),
-            Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))),
+            Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))
+                .remedy("correct the path, or make it before the run")),
             Lookup::Link { real: Some((real, _)), .. } => {
                 Err(at(origin, format!("{shown} is reached through a symbolic link"))
                     .cause("who can write beside a link decides where it leads")
                     .remedy(format!("write {}", real.display())))
             }
             Lookup::Link { real: None, .. } => {
-                Err(at(origin, format!("{shown} is reached through a symbolic link that leads nowhere")))
+                Err(at(origin, format!("{shown} is reached through a symbolic link that leads nowhere"))
+                    .remedy("write the path of what is meant, through no link"))
             }
-            Lookup::Failed(errno) => Err(at(origin, format!("{shown} cannot be looked at")).errno(errno)),
+            Lookup::Failed(errno) => {
+                let error = at(origin, format!("{shown} cannot be looked at")).errno(errno);
+                Err(match errno {
+                    Errno::EACCES => error
+                        .cause("the user that the cell runs as may not enter a directory of that path")
+                        .remedy("give that user search permission (chmod o+x), or move the tree"),
+                    Errno::ENOSYS => error
+                        .cause(
+                            "openat2(2) is refused: by another sandbox's filter, or by a kernel before 5.6",
+                        )
+                        .remedy("start outside of that sandbox; a cell starts inside a cell of mode nested"),
+                    _ => error,
+                })
+            }
         }
     }
 
@@ -456,7 +492,7 @@ fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
         Kind::Fifo | Kind::Socket => error
             .cause("a provider's sandbox looks for names beneath what it is granted, and dies where there can be none")
             .remedy("grant the private directory that holds it, and name the FIFO under `[channel] fifo`"),
-        _ => error,
+        _ => error.remedy(format!("name {wanted} in its place")),
     }
 }
 

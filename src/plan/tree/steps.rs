@@ -35,7 +35,11 @@ pub(super) fn order(tree: &Tree, policy: &Policy, with_rights: bool) -> Result<B
         let is_ours = holder.is_none_or(|(_, holder)| !holder.content.shows_what_is_there());
         if is_ours && !matches!(node.content, Content::Cover { .. }) {
             make_parents(place, &mut directories, &mut built.mounts)?;
-            make_place(place, &node.content, &mut directories, &mut built.mounts)?;
+            make_place(place, &node.content, &mut built.mounts)?;
+        }
+        // Made, or found in a view: it stands from here on.
+        if node.content.is_directory() {
+            directories.insert(place.clone());
         }
         match mount(place, &node.content)? {
             Some(step @ Step::Cover { .. }) => built.covers.push(step),
@@ -65,20 +69,12 @@ fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step
     Ok(())
 }
 
-fn make_place(
-    place: &Path,
-    content: &Content,
-    made: &mut BTreeSet<PathBuf>,
-    steps: &mut Vec<Step>,
-) -> Result<(), Error> {
+fn make_place(place: &Path, content: &Content, steps: &mut Vec<Step>) -> Result<(), Error> {
     let path = text(relative(place))?;
     steps.push(match content {
         Content::Symlink { target } => Step::MakeSymlink { path, target: text(target)? },
         Content::File { content } => Step::MakeFile { path, content: content.clone() },
-        content if content.is_directory() => {
-            made.insert(place.to_owned());
-            Step::MakeDirectory { path, mode: 0o755 }
-        }
+        content if content.is_directory() => Step::MakeDirectory { path, mode: 0o755 },
         _ => Step::MakeFile { path, content: Default::default() },
     });
     Ok(())
