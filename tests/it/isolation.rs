@@ -123,6 +123,24 @@ fn no_mount_of_the_host_is_left() {
 }
 
 #[test]
+fn no_mount_has_set_id_files_and_what_is_not_to_change_is_read_only() {
+    let Some(ground) = Ground::new() else { return };
+    let own = ground.fixture.get("OWN");
+    let fixed = ["/usr", "/etc", "/proc/", "/work", PROBE, ground.fixture.get("CHANNEL")];
+    for line in &ground.show(&[], &["mountinfo"])["mountinfo"] {
+        let mut fields = line.split(' ').skip(4);
+        let (place, options) = (fields.next().unwrap(), fields.next().unwrap());
+        let has = |option: &str| options.split(',').any(|given| given == option);
+        assert!(has("nosuid"), "{line}");
+        // Devices are taken one by one; a mask is /dev/null.
+        assert!(has("nodev") || place.starts_with("/dev/") || line.contains("/null /proc/"), "{line}");
+        let is_fixed = place == "/" || fixed.iter().any(|fixed| place.starts_with(fixed));
+        assert_eq!(has("ro"), is_fixed, "{line}");
+        assert!(!has("noexec") || place != own, "{line}");
+    }
+}
+
+#[test]
 fn only_own_processes_are_there_and_pid_1_is_not() {
     let Some(ground) = Ground::new() else { return };
     let shown = ground.show(&[], &["pids", "session"]);
