@@ -19,7 +19,7 @@ use super::{Bar, Figure};
 const BATCHES: usize = 20;
 
 /// Calls of one kind in a batch.
-const CALLS: u32 = 20_000;
+const CALLS: u32 = 2_000;
 
 /// Nanoseconds of one call.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
