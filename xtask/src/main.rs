@@ -12,17 +12,19 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    Filters(filters::Args),
-    #[command(subcommand)]
     Bench(bench::Args),
+    #[command(hide = true, subcommand)]
+    Inside(bench::inside::Task),
     Compat(compat::Args),
+    Filters(filters::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Task::parse() {
-        Task::Filters(args) => filters::run(&args),
-        Task::Bench(args) => bench::run(&args),
+        Task::Bench(args) => bench::run(args),
+        Task::Inside(task) => bench::inside::run(task),
         Task::Compat(args) => compat::run(&args),
+        Task::Filters(args) => filters::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,230 @@
+//! The command lines that are measured against each other.
+
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::inside::Seen;
+use super::stage::Stage;
+use super::statistics::{CommandLine, command};
+
+/// bubblewrap, from the distribution.
+const BUBBLEWRAP: &str = "bwrap";
+
+/// `cellblock run`.
+pub fn cell(stage: &Stage, options: &[OsString], payload: &[OsString]) -> CommandLine {
+    let mut line: CommandLine = vec![stage.cellblock().into(), "run".into()];
+    line.extend_from_slice(options);
+    line.push("--".into());
+    line.extend_from_slice(payload);
+    line
+}
+
+/// bubblewrap with the namespaces and mounts of the cell's plan.
+///
+/// It writes no made-up files into `/etc`, writes no sysctl, and has neither
+/// Landlock nor a filter: what it leaves out only makes it faster.
+pub fn bubblewrap(stage: &Stage, options: &[OsString], payload: &[OsString]) -> Result<CommandLine> {
+    let plan = Command::new(stage.cellblock())
+        .args(["plan", "--json"])
+        .args(options)
+        .args(["--", "true"])
+        .output()?;
+    ensure!(plan.status.success(), "cellblock plan: {}", String::from_utf8_lossy(&plan.stderr));
+    let plan: Plan = serde_json::from_slice(&plan.stdout).context("the plan's JSON")?;
+    let mut line: CommandLine =
+        [BUBBLEWRAP, "--unshare-all", "--die-with-parent", "--new-session"].map(OsString::from).to_vec();
+    line.extend(plan.arguments().into_iter().map(OsString::from));
+    line.push("--".into());
+    line.extend_from_slice(payload);
+    Ok(line)
+}
+
+/// Options that show this program in the cell, and the command that runs it.
+pub fn with_inside(stage: &Stage, options: &[OsString], task: &[&str]) -> (Vec<OsString>, CommandLine) {
+    let mut view = stage.xtask().into_os_string();
+    view.push(":/opt/xtask");
+    let mut options = options.to_vec();
+    options.extend(["--ro-bind".into(), view]);
+    let mut payload: CommandLine = vec!["/opt/xtask".into(), "inside".into()];
+    payload.extend(task.iter().map(OsString::from));
+    (options, payload)
+}
+
+/// Fails unless the cell holds, and bubblewrap has no more mounts and no fewer
+/// namespaces than it.
+pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
+    let (options, payload) = with_inside(stage, options, &["look"]);
+    let cell = look(&cell(stage, &options, &payload))?;
+    let other = look(&bubblewrap(stage, &options, &payload)?)?;
+    let here = Seen::look()?;
+    ensure!(cell.seccomp == 2, "Seccomp of the cell is {}", cell.seccomp);
+    ensure!(cell.no_new_privs == 1, "NoNewPrivs of the cell is {}", cell.no_new_privs);
+    ensure!(
+        cell.root_listing == libc::EACCES,
+        "Landlock let the cell list its root: errno {}",
+        cell.root_listing
+    );
+    ensure!(other.seccomp == 0 && other.root_listing == 0, "bubblewrap has a layer that it should not have");
+    for (name, own) in &here.namespaces {
+        let differs = |seen: &Seen| seen.namespaces.get(name).is_some_and(|id| id != own);
+        ensure!(differs(&cell) && differs(&other), "the {name} namespace is not a new one on both sides");
+    }
+    ensure!(
+        other.mounts <= cell.mounts,
+        "bubblewrap has {} mounts and the cell has {}",
+        other.mounts,
+        cell.mounts
+    );
+    Ok(())
+}
+
+fn look(line: &[OsString]) -> Result<Seen> {
+    let output = command(line).stdout(std::process::Stdio::piped()).output()?;
+    ensure!(output.status.success(), "{line:?} ended with {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What bubblewrap needs to know of `cellblock plan --json`.
+#[derive(Deserialize)]
+struct Plan {
+    init: Vec<Step>,
+    provider: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+enum Step {
+    MakeDirectory {
+        path: String,
+    },
+    MakeSymlink {
+        path: String,
+        target: String,
+    },
+    Bind {
+        source: String,
+        path: String,
+        attributes: Vec<String>,
+    },
+    Mount {
+        filesystem: String,
+        options: Vec<(String, String)>,
+        path: String,
+    },
+    Cover {
+        source: String,
+        path: String,
+    },
+    SealRoot,
+    SetHostname {
+        name: String,
+    },
+    ChangeDirectory {
+        path: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+impl Step {
+    fn path(&self) -> Option<&str> {
+        match self {
+            Step::MakeDirectory { path }
+            | Step::MakeSymlink { path, .. }
+            | Step::Bind { path, .. }
+            | Step::Mount { path, .. }
+            | Step::Cover { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// One operation in bubblewrap's words; none where its `--dev` does it.
+    fn arguments(&self) -> Vec<String> {
+        if self.path().is_some_and(|path| path.starts_with("dev/")) {
+            return vec![];
+        }
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        let place = |path: &str| format!("/{path}");
+        match self {
+            Step::MakeDirectory { path } if path == "dev" => words(&["--dev", "/dev"]),
+            Step::MakeDirectory { path } => words(&["--dir", &place(path)]),
+            Step::MakeSymlink { path, target } => words(&["--symlink", target, &place(path)]),
+            Step::Bind { source, path, attributes } => {
+                let read_only = attributes.iter().any(|name| name == "ro");
+                words(&[if read_only { "--ro-bind" } else { "--bind" }, source, &place(path)])
+            }
+            Step::Mount { filesystem, path, .. } if filesystem == "proc" => words(&["--proc", &place(path)]),
+            Step::Mount { options, path, .. } => {
+                let mode = options.iter().find(|(key, _)| key == "mode");
+                let mode = mode.map_or("0755", |(_, mode)| mode);
+                words(&["--perms", mode, "--tmpfs", &place(path)])
+            }
+            Step::Cover { source, path } => words(&["--ro-bind", &place(source), &place(path)]),
+            Step::SealRoot => words(&["--remount-ro", "/"]),
+            Step::SetHostname { name } => words(&["--hostname", name]),
+            Step::ChangeDirectory { path } => words(&["--chdir", path]),
+            Step::Other => vec![],
+        }
+    }
+}
+
+impl Plan {
+    fn arguments(&self) -> Vec<String> {
+        let steps: Vec<&Step> = self.init.iter().chain(&self.provider).collect();
+        // It makes mount points and parents by itself.
+        let holds_others = |path: &str| {
+            steps.iter().any(|step| {
+                let other = step.path().unwrap_or_default();
+                let is_mount = !matches!(step, Step::MakeDirectory { .. });
+                other
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.starts_with('/') || (rest.is_empty() && is_mount))
+            })
+        };
+        steps
+            .iter()
+            .filter(
+                |step| !matches!(step, Step::MakeDirectory { path } if path != "dev" && holds_others(path)),
+            )
+            .flat_map(|step| step.arguments())
+            .collect()
+    }
+}
+
+/// A payload that does nothing.
+pub fn nothing() -> CommandLine {
+    vec![OsStr::new("/bin/true").to_owned()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+
+    #[test]
+    fn a_plan_in_bubblewraps_words() {
+        let plan: Plan = serde_json::from_str(
+            r#"{ "init": [
+                { "step": "new-root" },
+                { "step": "make-directory", "path": "dev", "mode": 493 },
+                { "step": "make-directory", "path": "dev/shm", "mode": 493 },
+                { "step": "make-directory", "path": "run", "mode": 493 },
+                { "step": "make-directory", "path": "tmp", "mode": 493 },
+                { "step": "mount", "filesystem": "tmpfs", "options": [["mode", "1777"]],
+                  "path": "tmp", "attributes": ["rw"], "stage": "mounts" },
+                { "step": "make-directory", "path": "usr", "mode": 493 },
+                { "step": "bind", "source": "/usr", "path": "usr", "attributes": ["ro"], "stage": "mounts" },
+                { "step": "cover", "source": "dev/null", "path": "proc/keys", "attributes": ["ro"] },
+                { "step": "seal-root" }
+            ], "provider": [ { "step": "change-directory", "path": "/home/agent" } ] }"#,
+        )
+        .unwrap();
+        assert_eq!(
+            plan.arguments().join(" "),
+            "--dev /dev --dir /run --perms 1777 --tmpfs /tmp --ro-bind /usr /usr \
+             --ro-bind /dev/null /proc/keys --remount-ro / --chdir /home/agent"
+        );
+    }
+}
