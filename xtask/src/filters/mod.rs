@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod decide;
 mod diff;
 mod disasm;
+mod generate;
 pub mod install;
 mod news;
 mod render;
@@ -19,14 +20,13 @@ pub mod tree;
 mod why;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use bpf::Insn;
 use decide::Decisions;
 use source::{Place, Source};
-use table::Arch;
 
 /// Compile the filters, or ask about them.
 #[derive(clap::Args)]
@@ -50,7 +50,8 @@ enum Question {
 /// Runs `cargo xtask filters`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.question {
-        None => generate(args.check),
+        None if args.check => generate::check(),
+        None => generate::write(),
         Some(Question::Diff(args)) => diff::run(args),
         Some(Question::Why(args)) => why::run(args),
         Some(Question::Trace(args)) => trace::run(args),
@@ -66,13 +67,11 @@ pub fn root() -> &'static Path {
 /// The names of all filters: a filter is a file `filters/NAME.filter`.
 pub fn names() -> anyhow::Result<Vec<String>> {
     let directory = root().join("filters");
-    let entries = fs::read_dir(&directory).with_context(|| format!("{}", directory.display()))?;
+    let entries = fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
     let mut names = Vec::new();
     for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "filter") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
-        }
+        let file = entry?.file_name();
+        names.extend(file.to_string_lossy().strip_suffix(".filter").map(ToOwned::to_owned));
     }
     names.sort();
     Ok(names)
@@ -89,48 +88,4 @@ pub fn compile(decisions: &Decisions) -> Result<Vec<Insn>, source::Error> {
     let (graph, start) = tree::Graph::new(decisions);
     let place = Place { file: format!("{}.filter", decisions.name), line: 1 };
     bpf::assemble(&graph, start, &place)
-}
-
-fn generate(check: bool) -> anyhow::Result<()> {
-    let mut made: Vec<(PathBuf, String)> = Vec::new();
-    let directory = root().join("filters/generated");
-    for name in names()? {
-        let source = load(&name)?;
-        for arch in Arch::ALL {
-            let decisions = Decisions::new(&source, arch)?;
-            let program = compile(&decisions)?;
-            let mut add =
-                |kind: &str, text| made.push((directory.join(format!("{name}.{arch}.{kind}")), text));
-            add("rs", render::program(&name, &program));
-            add("txt", disasm::disassemble(&program, arch));
-            add("decisions", render::decisions(&decisions));
-            if !check {
-                println!("{name} {arch}: {} calls, {} instructions", decisions.calls.len(), program.len());
-            }
-        }
-    }
-    let stale: Vec<PathBuf> = fs::read_dir(&directory)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| !made.iter().any(|(ours, _)| ours == path))
-        .collect();
-    if check {
-        let differs =
-            |(path, text): &&(PathBuf, String)| fs::read_to_string(path).ok().as_ref() != Some(text);
-        let changed = made.iter().filter(differs).map(|(path, _)| path).chain(&stale);
-        let changed: Vec<String> = changed.map(|path| format!("\n  {}", path.display())).collect();
-        if !changed.is_empty() {
-            bail!("not what the sources in filters/ make:{}\nrun: cargo xtask filters", changed.concat());
-        }
-        return Ok(());
-    }
-    fs::create_dir_all(&directory)?;
-    for path in stale {
-        fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
-    }
-    for (path, text) in made {
-        fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
-    }
-    Ok(())
 }

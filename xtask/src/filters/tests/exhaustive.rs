@@ -1,5 +1,8 @@
 //! Every compiled program over every number, and over the edges of every condition.
 
+use std::collections::BTreeSet;
+use std::fs;
+
 use super::{calls, numbers};
 use crate::filters::decide::Decisions;
 use crate::filters::table::Arch;
@@ -31,6 +34,21 @@ fn every_call_is_decided_on_purpose() {
                 assert!(decisions.calls.contains_key(&number), "{name} says nothing of {call}");
             }
         }
+    }
+}
+
+#[test]
+fn every_group_is_included() {
+    let mut included = BTreeSet::new();
+    for name in filters::names().unwrap() {
+        let source = load(&name).unwrap();
+        let calls = source.entries.iter().flat_map(|entry| &entry.calls);
+        included.extend(calls.map(|(_, place)| place.file.clone()));
+        included.extend(source.unknown.map(|verdict| verdict.place.file));
+    }
+    for entry in fs::read_dir(filters::root().join("filters/groups")).unwrap() {
+        let file = format!("groups/{}", entry.unwrap().file_name().display());
+        assert!(included.contains(&file), "no filter includes filters/{file}");
     }
 }
 

@@ -28,7 +28,7 @@ fn value() -> impl Strategy<Value = u64> {
 fn test(call: &'static str) -> impl Strategy<Value = String> {
     let argument = prop::sample::select(table::arguments(call));
     let operator = prop::sample::select(vec!["==", "!=", "in", "not in"]);
-    let values = prop::collection::vec(value(), 1..5);
+    let values = prop::collection::vec(value(), 1..4);
     (argument, prop::option::of(value()), operator, values).prop_map(|(argument, mask, operator, values)| {
         let width = if argument.wide { u64::MAX } else { u32::MAX.into() };
         let mask = mask.map(|mask| mask & width).filter(|&mask| mask != 0);
@@ -49,9 +49,9 @@ fn decision(call: &'static str, actions: &'static [&'static str]) -> BoxedStrate
     if table::arguments(call).is_empty() {
         return plain.boxed();
     }
-    let clause = (action(), prop::collection::vec(test(call), 1..4))
+    let clause = (action(), prop::collection::vec(test(call), 1..3))
         .prop_map(|(action, tests)| format!("    {action} if {}\n", tests.join(" and ")));
-    let conditional = (prop::collection::vec(clause, 1..5), action())
+    let conditional = (prop::collection::vec(clause, 1..4), action())
         .prop_map(move |(clauses, last)| format!("call {call}: why\n{}    {last}\n", clauses.concat()));
     prop_oneof![1 => plain, 2 => conditional].boxed()
 }
@@ -61,8 +61,10 @@ pub fn source(actions: &'static [&'static str]) -> impl Strategy<Value = String>
     let everywhere = |name: &&str| Arch::Aarch64.calls().number(name).is_some();
     let names = Arch::X86_64.calls().iter().map(|(_, name)| name);
     let names: Vec<&str> = names.filter(everywhere).collect();
-    let decisions = prop::sample::subsequence(names, 0..12).prop_flat_map(move |calls| {
-        calls.into_iter().map(|call| decision(call, actions)).collect::<Vec<_>>()
+    let some = prop::collection::btree_set(0..names.len(), 0..8);
+    let decisions = some.prop_flat_map(move |indices| {
+        let decision = |index| decision(names[index], actions);
+        indices.into_iter().map(decision).collect::<Vec<_>>()
     });
     let action = || prop::sample::select(actions);
     (action(), action(), action(), decisions).prop_map(|(foreign, x32, unknown, decisions)| {
