@@ -5,7 +5,7 @@ use super::{Child, provider};
 use crate::plan::Step;
 use crate::report::Record;
 use crate::sys::clone::{Memory, child, exit};
-use crate::sys::{credentials, fd, signal};
+use crate::sys::{credentials, fd, memory, signal};
 
 /// The whole life of init.
 pub fn run(child: &Child) -> ! {
@@ -44,6 +44,7 @@ fn watch(child: &Child, provider: i32) -> ! {
     if fd::close_all_but(child.status).is_err() {
         exit(125);
     }
+    let mut is_at_rest = false;
     loop {
         while let Some(change) = signal::next_change() {
             if change.pid != provider {
@@ -62,6 +63,11 @@ fn watch(child: &Child, provider: i32) -> ! {
             if matches!(record, Record::Ended { .. }) {
                 exit(0);
             }
+        }
+        if !is_at_rest {
+            // As late as can be: all that runs from here on is the wait.
+            is_at_rest = true;
+            memory::give_back_program();
         }
         let received = signal::wait();
         // What the provider sends to PID 1 is nobody's order.

@@ -171,6 +171,11 @@ fn in_the_hosts_tree(mut plan: Plan) -> Plan {
             use Stage::{Dev, Mounts, Proc, Root};
             matches!(step.stage(), Mounts | Proc | Dev | Root)
         };
+        // A rule on anything but a view would stand on what the host has by that name.
+        let is_view = |rule: &plan::Text| {
+            plan.init.iter().any(|step| matches!(step, Step::Bind { source, .. } if source == rule))
+        };
+        plan.provider.retain(|step| !matches!(step, Step::AllowPath { path, .. } if !is_view(path)));
         plan.init.retain(|step| !is_of_the_tree(step));
     }
     plan

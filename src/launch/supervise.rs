@@ -20,7 +20,7 @@ use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
 use crate::report::{self, Record};
 use crate::sys::fd::received;
-use crate::sys::{Failure, Result, clone, signal};
+use crate::sys::{Failure, Result, clone, memory, signal};
 
 /// The signals that are passed on to the provider.
 const PASSED_ON: [Signal; 9] = [
@@ -129,7 +129,13 @@ impl Running {
     /// Stays with the cell until nothing of it is left.
     pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
         let mut refused = None;
+        let mut is_at_rest = false;
         loop {
+            if self.state.executed && !is_at_rest {
+                // As late as can be: all that runs from here on is the poll.
+                is_at_rest = true;
+                memory::give_back_program();
+            }
             let ready = self.poll();
             if ready.signals {
                 self.take_signals();

@@ -233,9 +233,9 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
 /// Which layers are left out, each by name.
 fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
     let require = &policy.require;
-    let mut waived: Vec<Waiver> =
-        require.without.iter().map(|&layer| Waiver { layer, reason: Reason::Without }).collect();
-    let mut missing = |layer: Layer, error: Error| {
+    let without = |&layer: &Layer| Waiver { layer, reason: Reason::Without };
+    let mut waived: Vec<Waiver> = require.without.iter().map(without).collect();
+    let mut missing = |layer: Layer, error: Error| -> Result<(), Error> {
         if waived.iter().any(|waiver| waiver.layer == layer) {
             return Ok(());
         }
@@ -245,25 +245,25 @@ fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
         waived.push(Waiver { layer, reason: Reason::Missing });
         Ok(())
     };
-    // The first ABI has file rights; the sixth has the scopes, without which
-    // a cell in the host's network reaches abstract sockets.
-    let needed = require.landlock.max(1);
-    if host.landlock < needed {
-        missing(Layer::Landlock, fault::landlock(Layer::Landlock, host.landlock, needed))?;
-    }
+
     for &layer in &host.refused {
         missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
-    }
-    let in_hosts_network = policy.network.mode == NetworkMode::Host
-        || require.without.contains(&Layer::Network)
-        || host.refused.contains(&Layer::Network);
-    if host.landlock < 6 && in_hosts_network {
-        missing(Layer::LandlockScope, fault::landlock(Layer::LandlockScope, host.landlock, 6))?;
     }
     if !host.seccomp {
         let error = Error::new("seccomp", "the kernel has no system call filters")
             .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`");
         missing(Layer::Seccomp, error)?;
+    }
+    // The first ABI has file rights; the sixth has the scopes, without which
+    // a cell in the host's network reaches abstract sockets.
+    let needed = require.landlock.max(1);
+    let in_hosts_network = policy.network.mode == NetworkMode::Host
+        || require.without.contains(&Layer::Network)
+        || host.refused.contains(&Layer::Network);
+    if host.landlock < needed {
+        missing(Layer::Landlock, fault::landlock(Layer::Landlock, host.landlock, needed))?;
+    } else if host.landlock < 6 && in_hosts_network {
+        missing(Layer::LandlockScope, fault::landlock(Layer::LandlockScope, host.landlock, 6))?;
     }
     Ok(waived)
 }

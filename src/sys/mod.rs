@@ -11,6 +11,7 @@ pub mod credentials;
 pub mod exec;
 pub mod fd;
 pub mod landlock;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod seccomp;

@@ -66,19 +66,27 @@ pub struct Received {
 }
 
 /// Waits for the next signal; all must be blocked.
+///
+/// The bare call, as the C library's would bring back far more of the program
+/// than [`give_back_program`](super::memory::give_back_program) has left.
 pub fn wait() -> Received {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let all = u64::MAX;
     loop {
-        // SAFETY: the set is filled before it is read, and `info` has room for one siginfo_t.
+        // SAFETY: the set has the kernel's 64 signals, and `info` has room for one siginfo_t.
         let signal = unsafe {
-            let mut set = MaybeUninit::uninit();
-            libc::sigfillset(set.as_mut_ptr());
-            libc::sigwaitinfo(set.as_ptr(), info.as_mut_ptr())
+            libc::syscall(
+                libc::SYS_rt_sigtimedwait,
+                &raw const all,
+                info.as_mut_ptr(),
+                std::ptr::null::<libc::timespec>(),
+                size_of_val(&all),
+            )
         };
         if signal > 0 {
-            // SAFETY: sigwaitinfo filled it; a sender outside the namespace has no id here and shows as 0.
+            // SAFETY: the call filled it; a sender outside the namespace has no id here and shows as 0.
             let sender = unsafe { info.assume_init_ref().si_pid() };
-            return Received { signal, from_outside: sender == 0 };
+            return Received { signal: signal as i32, from_outside: sender == 0 };
         }
     }
 }

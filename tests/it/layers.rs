@@ -70,9 +70,9 @@ mod with_the_hosts_tree {
     use super::*;
 
     /// Files of others, and the channel's own rights.
-    const HELD: [&str; 22] = [
+    const HELD: [&str; 24] = [
         "F01", "F02", "F05", "F06", "F07", "F08", "F09", "F10", "F12", "F13", "F14", "F30", "H01", "H02",
-        "H06", "H07", "H08", "H09", "H10", "H11", "H12", "H13",
+        "H06", "H07", "H08", "H09", "H10", "H11", "H12", "H13", "N22", "N23",
     ];
 
     /// Landlock knows no right for these (landlock(7)): they show that the

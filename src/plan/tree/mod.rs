@@ -260,6 +260,7 @@ impl Tree<'_> {
             // (mount_too_revealing).
             return;
         }
+        self.put_own(EMPTY, Content::Directory, Grant::Nothing);
         for &(name, is_directory) in &self.host.proc_masks {
             let source = if is_directory { EMPTY } else { "/dev/null" }.into();
             let attributes = READ_ONLY | NO_SUID | NO_EXEC;
@@ -273,7 +274,6 @@ impl Tree<'_> {
 
     fn dev(&mut self) -> Result<(), Error> {
         self.put_own("/dev", Content::Directory, Grant::List);
-        self.put_own(EMPTY, Content::Directory, Grant::Nothing);
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
             let file = self.find(&path, &Origin(BUILT_IN.into()))?;
