@@ -59,15 +59,10 @@ pub enum StatusEvent {
 pub(super) struct Status(Option<File>);
 
 impl Status {
-    /// Writes to an inherited descriptor, which must not be one of the
-    /// provider's own.
+    /// Writes to an inherited descriptor. Of 1 and 2 the provider has a copy, and
+    /// could write a line there that looks like ours.
     pub fn new(number: RawFd) -> Result<Status, Error> {
         let error = |what: &str| Error::new("status", format!("--json-status-fd {number}: {what}"));
-        if number < 3 {
-            return Err(error("the provider has this stream too")
-                .cause("what it wrote there could be taken for the status")
-                .remedy("use a descriptor of its own, as in `--json-status-fd 3 … 3>FILE`"));
-        }
         let unusable = |errno| error("it cannot be used").errno(errno);
         let copy = fd::duplicate(number).map_err(|failure| unusable(failure.errno))?;
         let flags = fcntl(&copy, FcntlArg::F_GETFL).map_err(unusable)?;

@@ -1,6 +1,7 @@
 //! The product as its users meet it, on the real kernel: one module for each
 //! promise.
 
+mod attack;
 mod bad_input;
 mod cell;
 mod controls;
@@ -12,6 +13,7 @@ mod layers;
 mod lifecycle;
 mod plan;
 mod policy;
+mod programs;
 mod report;
 mod site;
 mod terminal;

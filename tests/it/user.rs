@@ -87,7 +87,7 @@ impl User {
     }
 
     /// Makes a file of the user's.
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    pub fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).expect("a file can be written");
         self.own(&path);
