@@ -55,9 +55,7 @@ pub fn measure(stage: &Stage) -> Result<Vec<Figure>> {
             name: format!("{name}, full cell / minimal cell"),
             value: full / minimal,
             bar: Bar::AtMost(1.08),
-            detail: format!(
-                "{full:.0} ns / {minimal:.0} ns; least of {BATCHES} batches of {CALLS}"
-            ),
+            detail: format!("{full:.0} ns / {minimal:.0} ns; least of {BATCHES} batches of {CALLS}"),
         }
     };
     Ok(vec![
@@ -78,26 +76,17 @@ struct Measured {
 
 impl Measured {
     fn start(line: &[std::ffi::OsString]) -> Result<Measured> {
-        let mut child = command(line)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child = command(line).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().context("stdin")?;
         let answers = BufReader::new(child.stdout.take().context("stdout")?);
-        Ok(Measured {
-            child,
-            orders,
-            answers,
-            batches: vec![],
-        })
+        Ok(Measured { child, orders, answers, batches: vec![] })
     }
 
     fn batch(&mut self) -> Result<()> {
         writeln!(self.orders)?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
-        self.batches
-            .push(serde_json::from_str(&line).context("the cell's answer")?);
+        self.batches.push(serde_json::from_str(&line).context("the cell's answer")?);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The command lines that are measured against each other.
 
 use std::ffi::{OsStr, OsString};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -26,42 +26,28 @@ pub fn cell(stage: &Stage, options: &[OsString], payload: &[OsString]) -> Comman
 ///
 /// It writes no made-up files into `/etc`, writes no sysctl, and has neither
 /// Landlock nor a filter: what it leaves out only makes it faster.
-pub fn bubblewrap(
-    stage: &Stage,
-    options: &[OsString],
-    payload: &[OsString],
-) -> Result<CommandLine> {
+pub fn bubblewrap(stage: &Stage, options: &[OsString], payload: &[OsString]) -> Result<CommandLine> {
     let plan = Command::new(stage.cellblock())
         .args(["plan", "--json"])
         .args(options)
         .args(["--", "true"])
         .output()?;
-    ensure!(
-        plan.status.success(),
-        "cellblock plan: {}",
-        String::from_utf8_lossy(&plan.stderr)
-    );
+    ensure!(plan.status.success(), "cellblock plan: {}", String::from_utf8_lossy(&plan.stderr));
     let plan: Plan = serde_json::from_slice(&plan.stdout).context("the plan's JSON")?;
-    let mut line: CommandLine = [
-        BUBBLEWRAP,
-        "--unshare-all",
-        "--die-with-parent",
-        "--new-session",
-    ]
-    .map(OsString::from)
-    .to_vec();
-    line.extend(plan.arguments().into_iter().map(OsString::from));
+    let mut line: CommandLine =
+        [BUBBLEWRAP, "--unshare-all", "--die-with-parent", "--new-session"].map(OsString::from).to_vec();
+    line.extend(
+        plan.arguments(stage.empty().to_str().context("a path that is text")?)
+            .into_iter()
+            .map(OsString::from),
+    );
     line.push("--".into());
     line.extend_from_slice(payload);
     Ok(line)
 }
 
 /// Options that show this program in the cell, and the command that runs it.
-pub fn with_inside(
-    stage: &Stage,
-    options: &[OsString],
-    task: &[&str],
-) -> (Vec<OsString>, CommandLine) {
+pub fn with_inside(stage: &Stage, options: &[OsString], task: &[&str]) -> (Vec<OsString>, CommandLine) {
     let mut view = stage.xtask().into_os_string();
     view.push(":/opt/xtask");
     let mut options = options.to_vec();
@@ -79,26 +65,16 @@ pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
     let other = look(&bubblewrap(stage, &options, &payload)?)?;
     let here = Seen::look()?;
     ensure!(cell.seccomp == 2, "Seccomp of the cell is {}", cell.seccomp);
-    ensure!(
-        cell.no_new_privs == 1,
-        "NoNewPrivs of the cell is {}",
-        cell.no_new_privs
-    );
+    ensure!(cell.no_new_privs == 1, "NoNewPrivs of the cell is {}", cell.no_new_privs);
     ensure!(
         cell.root_listing == libc::EACCES,
         "Landlock let the cell list its root: errno {}",
         cell.root_listing
     );
-    ensure!(
-        other.seccomp == 0 && other.root_listing == 0,
-        "bubblewrap has a layer that it should not have"
-    );
+    ensure!(other.seccomp == 0 && other.root_listing == 0, "bubblewrap has a layer that it should not have");
     for (name, own) in &here.namespaces {
         let differs = |seen: &Seen| seen.namespaces.get(name).is_some_and(|id| id != own);
-        ensure!(
-            differs(&cell) && differs(&other),
-            "the {name} namespace is not a new one on both sides"
-        );
+        ensure!(differs(&cell) && differs(&other), "the {name} namespace is not a new one on both sides");
     }
     ensure!(
         other.mounts <= cell.mounts,
@@ -110,14 +86,8 @@ pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
 }
 
 fn look(line: &[OsString]) -> Result<Seen> {
-    let output = command(line)
-        .stdout(std::process::Stdio::piped())
-        .output()?;
-    ensure!(
-        output.status.success(),
-        "{line:?} ended with {}",
-        output.status
-    );
+    let output = command(line).stdout(Stdio::piped()).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{line:?} ended with {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
@@ -176,7 +146,7 @@ impl Step {
     }
 
     /// One operation in bubblewrap's words; none where its `--dev` does it.
-    fn arguments(&self) -> Vec<String> {
+    fn arguments(&self, empty: &str) -> Vec<String> {
         if self.path().is_some_and(|path| path.starts_with("dev/")) {
             return vec![];
         }
@@ -186,27 +156,22 @@ impl Step {
             Step::MakeDirectory { path } if path == "dev" => words(&["--dev", "/dev"]),
             Step::MakeDirectory { path } => words(&["--dir", &place(path)]),
             Step::MakeSymlink { path, target } => words(&["--symlink", target, &place(path)]),
-            Step::Bind {
-                source,
-                path,
-                attributes,
-            } => {
+            Step::Bind { source, path, attributes } => {
                 let read_only = attributes.iter().any(|name| name == "ro");
-                words(&[
-                    if read_only { "--ro-bind" } else { "--bind" },
-                    source,
-                    &place(path),
-                ])
+                words(&[if read_only { "--ro-bind" } else { "--bind" }, source, &place(path)])
             }
-            Step::Mount {
-                filesystem, path, ..
-            } if filesystem == "proc" => words(&["--proc", &place(path)]),
+            Step::Mount { filesystem, path, .. } if filesystem == "proc" => words(&["--proc", &place(path)]),
             Step::Mount { options, path, .. } => {
                 let mode = options.iter().find(|(key, _)| key == "mode");
                 let mode = mode.map_or("0755", |(_, mode)| mode);
                 words(&["--perms", mode, "--tmpfs", &place(path)])
             }
-            Step::Cover { source, path } => words(&["--ro-bind", &place(source), &place(path)]),
+            // It binds from the host alone, where another directory of the cell is not.
+            Step::Cover { source, path } => {
+                let source =
+                    if source == path || source == "dev/null" { place(source) } else { empty.to_owned() };
+                words(&["--ro-bind", &source, &place(path)])
+            }
             Step::SealRoot => words(&["--remount-ro", "/"]),
             Step::SetHostname { name } => words(&["--hostname", name]),
             Step::ChangeDirectory { path } => words(&["--chdir", path]),
@@ -216,7 +181,8 @@ impl Step {
 }
 
 impl Plan {
-    fn arguments(&self) -> Vec<String> {
+    /// The arguments that come to the same tree; `empty` is a directory.
+    fn arguments(&self, empty: &str) -> Vec<String> {
         let steps: Vec<&Step> = self.init.iter().chain(&self.provider).collect();
         // It makes mount points and parents by itself.
         let holds_others = |path: &str| {
@@ -230,10 +196,10 @@ impl Plan {
         };
         steps
             .iter()
-            .filter(|step| {
-                !matches!(step, Step::MakeDirectory { path } if path != "dev" && holds_others(path))
-            })
-            .flat_map(|step| step.arguments())
+            .filter(
+                |step| !matches!(step, Step::MakeDirectory { path } if path != "dev" && holds_others(path)),
+            )
+            .flat_map(|step| step.arguments(empty))
             .collect()
     }
 }
@@ -261,14 +227,16 @@ mod tests {
                 { "step": "make-directory", "path": "usr", "mode": 493 },
                 { "step": "bind", "source": "/usr", "path": "usr", "attributes": ["ro"], "stage": "mounts" },
                 { "step": "cover", "source": "dev/null", "path": "proc/keys", "attributes": ["ro"] },
+                { "step": "cover", "source": "dev/mqueue", "path": "proc/acpi", "attributes": ["ro"] },
                 { "step": "seal-root" }
             ], "provider": [ { "step": "change-directory", "path": "/home/agent" } ] }"#,
         )
         .unwrap();
         assert_eq!(
-            plan.arguments().join(" "),
+            plan.arguments("/empty").join(" "),
             "--dev /dev --dir /run --perms 1777 --tmpfs /tmp --ro-bind /usr /usr \
-             --ro-bind /dev/null /proc/keys --remount-ro / --chdir /home/agent"
+             --ro-bind /dev/null /proc/keys \
+             --ro-bind /empty /proc/acpi --remount-ro / --chdir /home/agent"
         );
     }
 }

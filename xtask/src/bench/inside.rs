@@ -50,10 +50,7 @@ pub fn run(task: Task) -> Result<()> {
         }
         Task::Verify { stage } => cells::verify(&Stage::enter(&stage)?, &[])?,
         Task::AmongMounts { stage } => {
-            println!(
-                "{}",
-                serde_json::to_string(&launch::in_namespace_with_mounts(&stage)?)?
-            );
+            println!("{}", serde_json::to_string(&launch::in_namespace_with_mounts(&stage)?)?);
         }
     }
     Ok(())

@@ -55,14 +55,7 @@ pub fn in_namespace_with_mounts(dir: &Path) -> Result<Vec<Figure>> {
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("private /")?;
     let mounts = stage.scratch().join("mounts");
     fs::create_dir_all(&mounts)?;
-    mount(
-        Some("mounts"),
-        &mounts,
-        Some("tmpfs"),
-        MsFlags::empty(),
-        none,
-    )
-    .context("tmpfs")?;
+    mount(Some("mounts"), &mounts, Some("tmpfs"), MsFlags::empty(), none).context("tmpfs")?;
     let source = mounts.join("source");
     fs::create_dir(&source)?;
     for index in 0..MOUNTS {
@@ -86,9 +79,7 @@ fn compare(stage: &Stage, name: String, rounds: usize, bar: f64) -> Result<Figur
         name,
         value: full / other,
         bar: Bar::AtMost(bar),
-        detail: format!(
-            "{full:.2} ms / {other:.2} ms; bare fork and exec {bare:.2} ms; medians of {rounds}"
-        ),
+        detail: format!("{full:.2} ms / {other:.2} ms; bare fork and exec {bare:.2} ms; medians of {rounds}"),
     })
 }
 

@@ -47,11 +47,7 @@ pub fn measure(stage: &Stage) -> Result<Vec<Figure>> {
 /// Starts the cell, waits until its provider runs, and sums up the launcher
 /// and init.
 fn memory_of(stage: &Stage, line: &CommandLine) -> Result<f64> {
-    let mut child = command(line)
-        .uid(stage.user.uid)
-        .gid(stage.user.gid)
-        .current_dir("/")
-        .spawn()?;
+    let mut child = command(line).uid(stage.user.uid).gid(stage.user.gid).current_dir("/").spawn()?;
     let size = sum(&child);
     // The death of the launcher ends the cell.
     child.kill()?;
@@ -88,11 +84,7 @@ fn only_child(pid: u32) -> Result<u32> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
         for entry in fs::read_dir("/proc")? {
-            let Some(other) = entry?
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
+            let Some(other) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
             if parent(other) == Some(pid) {

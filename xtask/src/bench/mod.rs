@@ -94,11 +94,7 @@ impl fmt::Display for Bar {
 
 /// Builds the release binary, measures, and prints.
 pub fn run(args: Args) -> Result<()> {
-    let series = if args.series.is_empty() {
-        Series::value_variants().to_vec()
-    } else {
-        args.series
-    };
+    let series = if args.series.is_empty() { Series::value_variants().to_vec() } else { args.series };
     if let Some(dir) = args.stage {
         let stage = Stage::enter(&dir)?;
         println!("{}", serde_json::to_string(&measure(&stage, &series)?)?);
@@ -106,9 +102,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let stage = Stage::build()?;
     eprintln!("measuring as {}:{}", stage.user.uid, stage.user.gid);
-    let (memory, others): (Vec<_>, Vec<_>) = series
-        .into_iter()
-        .partition(|series| *series == Series::Memory);
+    let (memory, others): (Vec<_>, Vec<_>) = series.into_iter().partition(|series| *series == Series::Memory);
     let mut figures = if others.is_empty() {
         vec![]
     } else if stage.user.started_by_root {
@@ -143,26 +137,15 @@ fn measure(stage: &Stage, series: &[Series]) -> Result<Vec<Figure>> {
             .with_context(|| format!("{one:?} could not be measured"))?,
         );
     }
-    ensure!(
-        figures.iter().all(|figure| figure.value.is_finite()),
-        "a measurement came to nothing"
-    );
+    ensure!(figures.iter().all(|figure| figure.value.is_finite()), "a measurement came to nothing");
     Ok(figures)
 }
 
 fn print_table(figures: &[Figure]) {
-    let width = figures
-        .iter()
-        .map(|figure| figure.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let width = figures.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);
     println!("{:width$}  {:>6}  {:>6}  met", "figure", "value", "bar");
     for figure in figures {
-        let met = if figure.bar.is_met(figure.value) {
-            "yes"
-        } else {
-            "NO"
-        };
+        let met = if figure.bar.is_met(figure.value) { "yes" } else { "NO" };
         println!(
             "{:width$}  {:>6.3}  {:>6}  {met:3}  {}",
             figure.name,

@@ -27,24 +27,11 @@ pub fn measure(stage: &Stage) -> Result<Vec<Figure>> {
 fn git_status(stage: &Stage) -> Result<Figure> {
     let repository = stage.scratch().join("repository");
     make_repository(&repository)?;
-    let outside = words(["git", "-C"])
-        .chain([repository.clone().into(), "status".into()])
-        .collect();
+    let outside = words(["git", "-C"]).chain([repository.clone().into(), "status".into()]).collect();
     let options: Vec<OsString> = vec!["--workspace".into(), repository.into()];
-    let inside = cell(
-        stage,
-        &options,
-        &words(["git", "status"]).collect::<Vec<_>>(),
-    );
+    let inside = cell(stage, &options, &words(["git", "status"]).collect::<Vec<_>>());
     let name = format!("git status over {FILES} files, in the cell / outside");
-    compare(
-        stage,
-        name,
-        &options,
-        [&inside, &outside],
-        STATUS_ROUNDS,
-        || Ok(()),
-    )
+    compare(stage, name, &options, [&inside, &outside], STATUS_ROUNDS, || Ok(()))
 }
 
 fn cargo_build(stage: &Stage) -> Result<Figure> {
@@ -66,29 +53,18 @@ fn cargo_build(stage: &Stage) -> Result<Figure> {
             .chain([manifest])
             .collect()
     };
-    let options: Vec<OsString> = vec![
-        "--ro-bind".into(),
-        toolchain.clone().into(),
-        "--workspace".into(),
-        project.clone().into(),
-    ];
+    let options: Vec<OsString> =
+        vec!["--ro-bind".into(), toolchain.clone().into(), "--workspace".into(), project.clone().into()];
     let inside = cell(stage, &options, &build(Path::new("/work")));
     let outside = build(&project);
     let name = "cargo build, in the cell / outside".to_owned();
     let target = project.join("target");
-    compare(
-        stage,
-        name,
-        &options,
-        [&inside, &outside],
-        BUILD_ROUNDS,
-        || {
-            if target.exists() {
-                fs::remove_dir_all(&target)?;
-            }
-            Ok(())
-        },
-    )
+    compare(stage, name, &options, [&inside, &outside], BUILD_ROUNDS, || {
+        if target.exists() {
+            fs::remove_dir_all(&target)?;
+        }
+        Ok(())
+    })
 }
 
 /// Runs both in turn; `prepare` is not part of the time.
@@ -129,10 +105,7 @@ fn make_repository(path: &Path) -> Result<()> {
         let directory = path.join(format!("{:02}/{directory:03}", directory % 20));
         fs::create_dir_all(&directory)?;
         for file in 0..EACH {
-            fs::write(
-                directory.join(format!("file{file:02}.txt")),
-                format!("{file}\n"),
-            )?;
+            fs::write(directory.join(format!("file{file:02}.txt")), format!("{file}\n"))?;
         }
     }
     let git = |arguments: &[&str]| {
@@ -141,11 +114,7 @@ fn make_repository(path: &Path) -> Result<()> {
             .chain(arguments.iter().map(OsString::from))
             .collect();
         let output = command(&line).output()?;
-        ensure!(
-            output.status.success(),
-            "git {arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        ensure!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     };
     git(&["init", "--quiet"])?;
@@ -158,13 +127,14 @@ fn make_repository(path: &Path) -> Result<()> {
 
 /// A crate that takes about a second to build.
 fn make_project(path: &Path) -> Result<()> {
+    const FUNCTIONS: usize = 40;
     fs::create_dir_all(path.join("src"))?;
     fs::write(
         path.join("Cargo.toml"),
         "[package]\nname = \"project\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n",
     )?;
     let mut source = String::new();
-    for index in 0..400 {
+    for index in 0..FUNCTIONS {
         writeln!(
             source,
             "pub fn f{index}(words: &[String]) -> std::collections::BTreeMap<String, [u8; {size}]> {{
@@ -174,7 +144,7 @@ fn make_project(path: &Path) -> Result<()> {
         )?;
     }
     source.push_str("fn main() {\n");
-    for index in 0..400 {
+    for index in 0..FUNCTIONS {
         writeln!(source, "    println!(\"{{:?}}\", f{index}(&[]));")?;
     }
     source.push_str("}\n");

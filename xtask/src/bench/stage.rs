@@ -38,19 +38,11 @@ impl User {
     fn find() -> User {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         if uid != 0 {
-            return User {
-                uid,
-                gid,
-                started_by_root: false,
-            };
+            return User { uid, gid, started_by_root: false };
         }
         let number = |name| std::env::var(name).ok()?.parse().ok();
         let id = |name| number(name).filter(|&id: &u32| id != 0).unwrap_or(NOBODY);
-        User {
-            uid: id("SUDO_UID"),
-            gid: id("SUDO_GID"),
-            started_by_root: true,
-        }
+        User { uid: id("SUDO_UID"), gid: id("SUDO_GID"), started_by_root: true }
     }
 }
 
@@ -62,20 +54,15 @@ impl Stage {
             .prefix("cellblock-bench.")
             .permissions(fs::Permissions::from_mode(0o755))
             .tempdir_in("/var/tmp")?;
-        let stage = Stage {
-            dir: temporary.path().to_owned(),
-            user: User::find(),
-            _temporary: Some(temporary),
-        };
+        let stage =
+            Stage { dir: temporary.path().to_owned(), user: User::find(), _temporary: Some(temporary) };
         fs::copy(release_binary()?, stage.cellblock()).context("cellblock cannot be copied")?;
         fs::copy(std::env::current_exe()?, stage.xtask()).context("xtask cannot be copied")?;
+        fs::create_dir(stage.empty())?;
         fs::create_dir(stage.scratch())?;
         fs::create_dir(stage.dir.join("toolchain"))?;
         if stage.user.started_by_root {
-            let owner = (
-                Some(Uid::from_raw(stage.user.uid)),
-                Some(Gid::from_raw(stage.user.gid)),
-            );
+            let owner = (Some(Uid::from_raw(stage.user.uid)), Some(Gid::from_raw(stage.user.gid)));
             chown(&stage.scratch(), owner.0, owner.1)?;
         } else {
             fs::remove_dir(stage.dir.join("toolchain"))?;
@@ -87,10 +74,7 @@ impl Stage {
     /// Measures in a process of the ordinary user's.
     pub fn measure_as_user(&self, series: &[Series]) -> Result<Vec<Figure>> {
         let names = series.iter().map(|series| {
-            clap::ValueEnum::to_possible_value(series)
-                .expect("every series has a name")
-                .get_name()
-                .to_owned()
+            clap::ValueEnum::to_possible_value(series).expect("every series has a name").get_name().to_owned()
         });
         let output = Command::new(self.xtask())
             .args(["bench", "--stage"])
@@ -104,10 +88,7 @@ impl Stage {
 
     /// Verifies the cell in a process of the ordinary user's.
     pub fn verify_as_user(&self) -> Result<()> {
-        let status = Command::new(self.xtask())
-            .args(["inside", "verify"])
-            .arg(&self.dir)
-            .status()?;
+        let status = Command::new(self.xtask()).args(["inside", "verify"]).arg(&self.dir).status()?;
         ensure!(status.success(), "the cell does not hold");
         Ok(())
     }
@@ -122,13 +103,7 @@ impl Stage {
             let none = None::<&str>;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
             let toolchain = dir.join("toolchain");
-            mount(
-                Some(&sysroot()?),
-                &toolchain,
-                none,
-                MsFlags::MS_BIND | MsFlags::MS_REC,
-                none,
-            )?;
+            mount(Some(&sysroot()?), &toolchain, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
             setgroups(&[])?;
             let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
             setresgid(gid, gid, gid)?;
@@ -138,11 +113,7 @@ impl Stage {
                 .map_err(|failure| failure.errno)
                 .context("prctl")?;
         }
-        Ok(Stage {
-            dir: dir.to_owned(),
-            user,
-            _temporary: None,
-        })
+        Ok(Stage { dir: dir.to_owned(), user, _temporary: None })
     }
 
     /// The directory itself.
@@ -160,6 +131,11 @@ impl Stage {
         self.dir.join("xtask")
     }
 
+    /// A directory with nothing in it.
+    pub fn empty(&self) -> PathBuf {
+        self.dir.join("empty")
+    }
+
     /// A directory of the user's.
     pub fn scratch(&self) -> PathBuf {
         self.dir.join("scratch")
@@ -172,12 +148,7 @@ impl Stage {
 }
 
 fn release_binary() -> Result<PathBuf> {
-    let arguments = [
-        "build",
-        "--release",
-        "--package=cellblock",
-        "--message-format=json-render-diagnostics",
-    ];
+    let arguments = ["build", "--release", "--package=cellblock", "--message-format=json-render-diagnostics"];
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(arguments)
         .stderr(Stdio::inherit())
@@ -195,8 +166,6 @@ fn release_binary() -> Result<PathBuf> {
 }
 
 fn sysroot() -> Result<PathBuf> {
-    let output = Command::new("rustc")
-        .args(["--print", "sysroot"])
-        .output()?;
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output()?;
     Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }

@@ -21,22 +21,14 @@ pub fn median(values: &[f64]) -> f64 {
 pub type CommandLine = Vec<OsString>;
 
 /// The environment of every measured program.
-pub const ENVIRONMENT: [(&str, &str); 3] = [
-    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-    ("LANG", "C.UTF-8"),
-    ("HOME", "/nonexistent"),
-];
+pub const ENVIRONMENT: [(&str, &str); 3] =
+    [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("HOME", "/nonexistent")];
 
 /// A command that std starts by `posix_spawn`: no id, no hook and no working
 /// directory is set, which would make it fork and copy this process.
 pub fn command(line: &[OsString]) -> Command {
     let mut command = Command::new(&line[0]);
-    command
-        .args(&line[1..])
-        .env_clear()
-        .envs(ENVIRONMENT)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    command.args(&line[1..]).env_clear().envs(ENVIRONMENT).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
@@ -44,9 +36,7 @@ pub fn command(line: &[OsString]) -> Command {
 pub fn time(line: &[OsString]) -> Result<f64> {
     let mut command = command(line);
     let started = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("{} cannot be started", line[0].display()))?;
+    let status = command.status().with_context(|| format!("{} cannot be started", line[0].display()))?;
     let elapsed = started.elapsed();
     ensure!(status.success(), "{line:?} ended with {status}");
     Ok(elapsed.as_secs_f64() * 1e3)
