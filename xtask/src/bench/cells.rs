@@ -1,7 +1,7 @@
 //! The command lines that are measured against each other.
 
 use std::ffi::{OsStr, OsString};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -36,7 +36,11 @@ pub fn bubblewrap(stage: &Stage, options: &[OsString], payload: &[OsString]) -> 
     let plan: Plan = serde_json::from_slice(&plan.stdout).context("the plan's JSON")?;
     let mut line: CommandLine =
         [BUBBLEWRAP, "--unshare-all", "--die-with-parent", "--new-session"].map(OsString::from).to_vec();
-    line.extend(plan.arguments().into_iter().map(OsString::from));
+    line.extend(
+        plan.arguments(stage.empty().to_str().context("a path that is text")?)
+            .into_iter()
+            .map(OsString::from),
+    );
     line.push("--".into());
     line.extend_from_slice(payload);
     Ok(line)
@@ -82,7 +86,7 @@ pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
 }
 
 fn look(line: &[OsString]) -> Result<Seen> {
-    let output = command(line).stdout(std::process::Stdio::piped()).output()?;
+    let output = command(line).stdout(Stdio::piped()).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{line:?} ended with {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)
 }
@@ -142,7 +146,7 @@ impl Step {
     }
 
     /// One operation in bubblewrap's words; none where its `--dev` does it.
-    fn arguments(&self) -> Vec<String> {
+    fn arguments(&self, empty: &str) -> Vec<String> {
         if self.path().is_some_and(|path| path.starts_with("dev/")) {
             return vec![];
         }
@@ -162,7 +166,12 @@ impl Step {
                 let mode = mode.map_or("0755", |(_, mode)| mode);
                 words(&["--perms", mode, "--tmpfs", &place(path)])
             }
-            Step::Cover { source, path } => words(&["--ro-bind", &place(source), &place(path)]),
+            // It binds from the host alone, where another directory of the cell is not.
+            Step::Cover { source, path } => {
+                let source =
+                    if source == path || source == "dev/null" { place(source) } else { empty.to_owned() };
+                words(&["--ro-bind", &source, &place(path)])
+            }
             Step::SealRoot => words(&["--remount-ro", "/"]),
             Step::SetHostname { name } => words(&["--hostname", name]),
             Step::ChangeDirectory { path } => words(&["--chdir", path]),
@@ -172,7 +181,8 @@ impl Step {
 }
 
 impl Plan {
-    fn arguments(&self) -> Vec<String> {
+    /// The arguments that come to the same tree; `empty` is a directory.
+    fn arguments(&self, empty: &str) -> Vec<String> {
         let steps: Vec<&Step> = self.init.iter().chain(&self.provider).collect();
         // It makes mount points and parents by itself.
         let holds_others = |path: &str| {
@@ -189,7 +199,7 @@ impl Plan {
             .filter(
                 |step| !matches!(step, Step::MakeDirectory { path } if path != "dev" && holds_others(path)),
             )
-            .flat_map(|step| step.arguments())
+            .flat_map(|step| step.arguments(empty))
             .collect()
     }
 }
@@ -217,14 +227,16 @@ mod tests {
                 { "step": "make-directory", "path": "usr", "mode": 493 },
                 { "step": "bind", "source": "/usr", "path": "usr", "attributes": ["ro"], "stage": "mounts" },
                 { "step": "cover", "source": "dev/null", "path": "proc/keys", "attributes": ["ro"] },
+                { "step": "cover", "source": "dev/mqueue", "path": "proc/acpi", "attributes": ["ro"] },
                 { "step": "seal-root" }
             ], "provider": [ { "step": "change-directory", "path": "/home/agent" } ] }"#,
         )
         .unwrap();
         assert_eq!(
-            plan.arguments().join(" "),
+            plan.arguments("/empty").join(" "),
             "--dev /dev --dir /run --perms 1777 --tmpfs /tmp --ro-bind /usr /usr \
-             --ro-bind /dev/null /proc/keys --remount-ro / --chdir /home/agent"
+             --ro-bind /dev/null /proc/keys \
+             --ro-bind /empty /proc/acpi --remount-ro / --chdir /home/agent"
         );
     }
 }

@@ -127,13 +127,14 @@ fn make_repository(path: &Path) -> Result<()> {
 
 /// A crate that takes about a second to build.
 fn make_project(path: &Path) -> Result<()> {
+    const FUNCTIONS: usize = 40;
     fs::create_dir_all(path.join("src"))?;
     fs::write(
         path.join("Cargo.toml"),
         "[package]\nname = \"project\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n",
     )?;
     let mut source = String::new();
-    for index in 0..400 {
+    for index in 0..FUNCTIONS {
         writeln!(
             source,
             "pub fn f{index}(words: &[String]) -> std::collections::BTreeMap<String, [u8; {size}]> {{
@@ -143,7 +144,7 @@ fn make_project(path: &Path) -> Result<()> {
         )?;
     }
     source.push_str("fn main() {\n");
-    for index in 0..400 {
+    for index in 0..FUNCTIONS {
         writeln!(source, "    println!(\"{{:?}}\", f{index}(&[]));")?;
     }
     source.push_str("}\n");

@@ -58,6 +58,7 @@ impl Stage {
             Stage { dir: temporary.path().to_owned(), user: User::find(), _temporary: Some(temporary) };
         fs::copy(release_binary()?, stage.cellblock()).context("cellblock cannot be copied")?;
         fs::copy(std::env::current_exe()?, stage.xtask()).context("xtask cannot be copied")?;
+        fs::create_dir(stage.empty())?;
         fs::create_dir(stage.scratch())?;
         fs::create_dir(stage.dir.join("toolchain"))?;
         if stage.user.started_by_root {
@@ -128,6 +129,11 @@ impl Stage {
     /// This program.
     pub fn xtask(&self) -> PathBuf {
         self.dir.join("xtask")
+    }
+
+    /// A directory with nothing in it.
+    pub fn empty(&self) -> PathBuf {
+        self.dir.join("empty")
     }
 
     /// A directory of the user's.
