@@ -75,9 +75,8 @@ fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> 
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
-    passed?;
     *report = options.report.as_deref().map(Report::create).transpose()?;
-    Ok(())
+    passed
 }
 
 /// Writes the last line of both.
