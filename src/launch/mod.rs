@@ -70,13 +70,14 @@ pub fn refuse(options: &Options, error: Error) -> Outcome {
 /// Opens what the run is to be told by, before anything is started.
 fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> Result<(), Error> {
     // Before this process opens a descriptor that could be taken for one of these.
+    let streams = stdio::check_open();
     let passed = stdio::check_inherited("--pass-fd", &options.pass_fds);
     if let Some(fd) = options.status_fd {
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
     *report = options.report.as_deref().map(Report::create).transpose()?;
-    passed
+    streams.and(passed)
 }
 
 /// Writes the last line of both.

@@ -41,7 +41,7 @@ impl Stdio {
         let mut stdio = Stdio { streams, terminal: None, copies: Vec::new(), given: Vec::new() };
         let mut copied: Vec<((u64, u64), usize)> = Vec::new();
         for (index, name) in NAMES.into_iter().enumerate() {
-            let file = File::from(duplicate(index).map_err(|_| refuse(name, "it is closed"))?);
+            let file = File::from(duplicate(index).map_err(|error| refuse(name, error.to_string()))?);
             let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
                 Kind::Socket => {}
@@ -110,6 +110,13 @@ fn refuse(name: &str, why: impl Into<String>) -> Error {
     Error::new("descriptors", format!("{name} cannot be given to the provider"))
         .cause(why)
         .remedy(format!("redirect {name} from or to a pipe, a file, a terminal or /dev/null"))
+}
+
+/// Checks that none of the three streams is closed: what this process opens
+/// next would take its number.
+pub(super) fn check_open() -> Result<(), Error> {
+    let closed = (0..).zip(NAMES).find(|&(number, _)| !fd::is_inherited(number));
+    closed.map_or(Ok(()), |(_, name)| Err(refuse(name, "it is closed")))
 }
 
 /// Checks the descriptors that the caller has named, before any is opened here.

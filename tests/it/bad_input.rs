@@ -216,8 +216,8 @@ const MISTAKES: &[Mistake] = &[
     ),
     policy(
         "--bind {s}",
-        "policy: --expose: {s}/own is visible and writable already",
-        &["cause: it lies in {s} (--bind)", "remedy: "],
+        "policy: --expose: {s}/own is visible already",
+        &["cause: the view of {s} (--bind) shows it", "remedy: "],
     ),
     policy(
         "--chdir /nowhere",
@@ -347,7 +347,7 @@ const MISTAKES: &[Mistake] = &[
         ..descriptor(
             "--json-status-fd 9",
             "9<&-",
-            "status: --json-status-fd 9: descriptor 9 is not open",
+            "descriptors: --json-status-fd 9: descriptor 9 is not open",
             &["remedy: open it in the shell"],
         )
     },
@@ -356,7 +356,7 @@ const MISTAKES: &[Mistake] = &[
         ..descriptor(
             "--json-status-fd 9",
             "9</dev/null",
-            "status: --json-status-fd 9: descriptor 9 is not open for writing",
+            "status: --json-status-fd 9: it is not open for writing",
             &["remedy: open it in the shell"],
         )
     },
@@ -369,7 +369,7 @@ const MISTAKES: &[Mistake] = &[
         told: Told::Status,
         ..policy(
             "--report gone/report",
-            "report: --report gone/report: it cannot be made: ENOENT",
+            "report: --report gone/report: no such directory: ENOENT",
             &["remedy: name a file"],
         )
     },
