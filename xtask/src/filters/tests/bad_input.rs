@@ -88,7 +88,7 @@ fn conditions_on_what_is_not_there() {
     );
     says(
         "call socket: why\n    allow if type & 0x1ffffffff == 1\n    kill\n",
-        &["test.filter:7", "32 bits of `type`"],
+        &["test.filter:7", "mask of `type`", "32 bits"],
     );
     says(
         "call socket: why\n    allow if type & 0xf == 0x10\n    kill\n",
