@@ -175,18 +175,29 @@ fn resolve_call(
         let call = calls.name(number).expect("the table is one to one");
         return Ok((on == arch).then_some((number, call)));
     }
-    let other = Arch::ALL.into_iter().find(|other| other.calls().number(name).is_some());
-    Err(match other {
-        Some(other) => {
-            let what = format!("`{name}` is a call of {other} only");
-            Error::new(place, what, format!("it below a line that ends in `on {other}`"))
-        }
-        None => {
-            let near = nearest(name, calls.iter().map(|(_, name)| name));
-            let instead = format!("{near}, or add the call to xtask/src/filters/syscalls/{on}.txt");
-            Error::new(place, format!("no call is named `{name}`"), instead)
-        }
-    })
+    let has = |arch: &Arch| arch.calls().number(name).is_some();
+    if let Some(other) = Arch::ALL.into_iter().find(has) {
+        let what = format!("`{name}` is a call of {other} only");
+        return Err(Error::new(place, what, format!("it below a line that ends in `on {other}`")));
+    }
+    let near = nearest(name, calls.iter().map(|(_, name)| name));
+    let instead = format!("{near}, or add the call to xtask/src/filters/syscalls/{on}.txt");
+    Err(Error::new(place, format!("no call is named `{name}`"), instead))
+}
+
+/// The argument a condition is about.
+fn argument(call: &str, place: &Place, name: &str) -> Result<Argument, Error> {
+    let arguments = table::arguments(call);
+    if let Some(&argument) = arguments.iter().find(|argument| argument.name == name) {
+        return Ok(argument);
+    }
+    let names: Vec<&str> = arguments.iter().map(|argument| argument.name).collect();
+    let instead = match names[..] {
+        [] => format!("`{call}` without a condition, it takes no argument"),
+        _ => format!("one of: {}", names.join(" ")),
+    };
+    let what = format!("`{call}` has no argument `{name}`");
+    Err(Error::new(place, what, instead))
 }
 
 fn check(
@@ -197,30 +208,25 @@ fn check(
     arch: Arch,
 ) -> Result<Check, Error> {
     let place = &clause.verdict.place;
-    let arguments = table::arguments(call);
-    let Some(&argument) = arguments.iter().find(|argument| argument.name == test.argument) else {
-        let names: Vec<&str> = arguments.iter().map(|argument| argument.name).collect();
-        let instead = match names[..] {
-            [] => format!("`{call}` without a condition, it takes no argument"),
-            _ => format!("one of: {}", names.join(" ")),
-        };
-        let what = format!("`{call}` has no argument `{}`", test.argument);
-        return Err(Error::new(place, what, instead));
+    let argument = argument(call, place, &test.argument)?;
+    let (bits, width) = match argument.wide {
+        true => (64, u64::MAX),
+        false => (32, u64::from(u32::MAX)),
     };
-    let width = if argument.wide { u64::MAX } else { u64::from(u32::MAX) };
     let mut text = test.argument.clone();
     let mask = match &test.mask {
         None => width,
         Some(mask) => {
-            let bits = values(source, place, mask, arch)?;
-            let names: Vec<&str> = bits.iter().map(|&(name, _)| name).collect();
+            let named = values(source, place, mask, arch)?;
+            let names: Vec<&str> = named.iter().map(|&(name, _)| name).collect();
             text = format!("{text} & {}", names.join("|"));
-            bits.iter().fold(0, |mask, (_, bit)| mask | bit)
+            named.iter().fold(0, |mask, (_, bit)| mask | bit)
         }
     };
     if mask & !width != 0 || mask == 0 {
-        let what = format!("the kernel reads 32 bits of `{}`, not {mask:#x}", argument.name);
-        return Err(Error::new(place, what, "a mask of its low bits, at least one"));
+        let name = argument.name;
+        let what = format!("{mask:#x} is no mask of `{name}`, the kernel reads {bits} bits of it");
+        return Err(Error::new(place, what, "a mask of these bits, at least one"));
     }
     text = format!("{text} {}", test.operator);
     let mut found = BTreeSet::new();
@@ -254,13 +260,14 @@ fn values<'a>(
         Some(members) => members.iter().map(String::as_str).collect(),
         None => vec![word],
     };
-    let value = |name: &'a str| match table::number(name).or_else(|| arch.constant(name)) {
-        Some(value) => Ok((name, value)),
-        None => {
-            let near = nearest(name, source.sets.keys().map(String::as_str).chain(table::constant_names()));
+    let value = |name: &'a str| {
+        let value = table::number(name).or_else(|| arch.constant(name));
+        value.map(|value| (name, value)).ok_or_else(|| {
+            let sets = source.sets.keys().map(String::as_str);
+            let near = nearest(name, sets.chain(table::constant_names()));
             let instead = format!("{near}, or add it to xtask/src/filters/syscalls/constants.txt");
-            Err(Error::new(place, format!("nothing is known by the name `{name}`"), instead))
-        }
+            Error::new(place, format!("nothing is known by the name `{name}`"), instead)
+        })
     };
     members.into_iter().map(value).collect()
 }

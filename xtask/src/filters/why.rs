@@ -13,8 +13,9 @@ pub struct Args {
     filter: String,
     /// The call, by name or number
     call: String,
-    /// Its arguments: numbers, constants, or several joined by `|`; without them, all it depends
-    /// on is printed
+    /// Its arguments: numbers, constants, or several joined by `|`. Those left out at the end are
+    /// 0; with none at all, everything the call depends on is printed
+    #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
     /// The architecture
     #[arg(long, default_value_t = Arch::NATIVE)]
@@ -62,8 +63,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The value of numbers and constants joined by `|`.
 pub fn value(text: &str, arch: Arch) -> Option<u64> {
+    if let Some(positive) = text.strip_prefix('-') {
+        return table::number(positive).map(u64::wrapping_neg);
+    }
     let word = |word: &str| table::number(word).or_else(|| arch.constant(word));
-    text.split('|').map(str::trim).map(word).try_fold(0, |value, bits| Some(value | bits?))
+    text.split('|').try_fold(0, |value, bits| Some(value | word(bits.trim())?))
 }
 
 fn print(decision: &Decision, rule: &Rule) {
@@ -74,10 +78,9 @@ fn print(decision: &Decision, rule: &Rule) {
         _ => println!("  {place}: {reason}"),
     };
     because(&verdict.place, &verdict.reason);
-    if decision.rules.len() > 1 {
-        because(decision.place, &decision.entry.reason);
-    } else {
-        because(decision.place, "");
+    match decision.by_number() {
+        None => because(decision.place, &decision.entry.reason),
+        Some(_) => because(decision.place, ""),
     }
     println!("  group {}", decision.entry.group);
 }

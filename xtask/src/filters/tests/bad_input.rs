@@ -55,7 +55,7 @@ fn conditions_on_what_is_not_there() {
     says("call getpid: why\n    allow if pid == 0\n    kill\n", &["test.filter:7", "takes no argument"]);
     says(
         "call socket: why\n    allow if type & 0x1ffffffff == 1\n    kill\n",
-        &["test.filter:7", "32 bits of `type`"],
+        &["test.filter:7", "mask of `type`", "32 bits"],
     );
     says(
         "call socket: why\n    allow if type & 0xf == 0x10\n    kill\n",
