@@ -242,7 +242,9 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
     let short = [&grace[..], &["--timeout", "500ms"]].concat();
     let long = [&grace[..], &["--timeout", "60s"]].concat();
     let ignore = "trap '' TERM INT HUP QUIT USR1 USR2";
-    let table: [(&str, &[&str], String, i32, &str, Option<i64>); 16] = [
+    // What it does and how, then the exit code, the outcome and the signal.
+    type Case<'a> = (&'a str, &'a [&'a str], String, i32, &'a str, Option<i64>);
+    let table: [Case; 16] = [
         ("leaves daemons", &long, format!("{DAEMONS} exit 3"), 3, "exited", None),
         (
             "leaves daemons that ignore signals",
