@@ -51,7 +51,7 @@ impl Ground<'_> {
             ("canary/runs/own/who", "canary"),
             ("canary/deep/file", "canary"),
         ] {
-            user.file(&format!("{name}/{file}"), content);
+            user.file(format!("{name}/{file}"), content);
         }
         let ground = Ground { user, canary: Canary::new(&root.join("canary")), root };
         ground.fifo("chan/fifo");
@@ -78,7 +78,7 @@ access = "read-write"
 "#,
             ground.root.display()
         );
-        user.file(&format!("{name}/policy.toml"), policy);
+        user.file(format!("{name}/policy.toml"), policy);
         ground
     }
 
@@ -124,6 +124,10 @@ access = "read-write"
     }
 }
 
+/// All that can happen to a file but its closing, which a child that another
+/// test forks does late.
+const EVENTS: u32 = libc::IN_ALL_EVENTS & !libc::IN_CLOSE;
+
 /// A tree, how it was, and everything that happens to it.
 struct Canary {
     root: PathBuf,
@@ -143,8 +147,7 @@ impl Canary {
         for path in before.keys() {
             let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
             // SAFETY: `path` ends in NUL.
-            let watch =
-                unsafe { libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) };
+            let watch = unsafe { libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), EVENTS) };
             assert!(watch >= 0, "inotify");
         }
         Canary { root: root.to_owned(), before, events }
@@ -210,7 +213,7 @@ fn a_state_full_of_traps_runs_and_nothing_outside_is_touched() {
     }
     // Names that a careless program splits, resolves or takes for something else.
     for name in ["..\n", ".. ", "...", "-rf", "a\nb", "null", "tty", "ptmx", " ", "\u{1b}[2J", "*"] {
-        user.file(&format!("traps/runs/own/{name}"), "own");
+        user.file(format!("traps/runs/own/{name}"), "own");
     }
     user.file(OsStr::from_bytes(b"traps/runs/own/\xff\xfe"), "own");
     fs::hard_link(ground.path("runs/own/who"), ground.path("runs/own/twin")).expect("link");
@@ -229,22 +232,22 @@ fn a_state_full_of_traps_runs_and_nothing_outside_is_touched() {
 fn what_was_put_in_an_entrys_place_is_refused() {
     let Some(user) = User::new() else { return };
     type Plant = fn(&Ground, &str);
+    type Case<'a> = (&'a str, &'a [(&'a str, Plant)], &'a str);
     let to_directory: Plant = |ground, name| ground.link(name, "canary");
     let to_file: Plant = |ground, name| ground.link(name, "canary/file");
     let to_missing: Plant = |ground, name| ground.link(name, "canary/new");
     let up: Plant = |ground, name| symlink("../canary", ground.path(name)).expect("symlink");
-    let file: Plant = |ground, name| {
-        ground.user.file(&format!("{}/{name}", ground.root.file_name().unwrap().display()), "own");
-    };
+    let file: Plant = |ground, name| drop(ground.user.file(ground.path(name), "own"));
     let directory: Plant = |ground, name| {
-        ground.user.directory(&format!("{}/{name}", ground.root.file_name().unwrap().display()));
+        fs::create_dir(ground.path(name)).expect("mkdir");
+        ground.user.own(&ground.path(name));
     };
     let fifo: Plant = |ground, name| ground.fifo(name);
     let socket: Plant = |ground, name| drop(UnixListener::bind(ground.path(name)).expect("a socket"));
     let nothing: Plant = |_, _| {};
 
     let link = "through a symbolic link";
-    let table: [(&str, &[(&str, Plant)], &str); 10] = [
+    let table: [Case; 10] = [
         (
             "runs/own",
             &[

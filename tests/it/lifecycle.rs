@@ -103,8 +103,9 @@ impl Run {
         // Bytes that nobody read come first, and the cell has closed its ends.
         let _ = stdout.take().map(|mut out| out.read_to_string(&mut output));
         let _ = stderr.take().map(|mut err| err.read_to_string(&mut errors));
-        let mut last = Value::Null;
+        let (mut last, mut executed) = (Value::Null, false);
         while let Some(line) = self.next() {
+            executed |= line["event"] == "exec";
             last = line;
         }
         assert_eq!(last["event"], "exit", "the last line of the status");
@@ -113,6 +114,7 @@ impl Run {
             code,
             outcome: last["outcome"].as_str().unwrap_or_default().to_owned(),
             signal: last["signal"].as_i64(),
+            executed,
             output,
             errors,
         }
@@ -125,6 +127,8 @@ struct Told {
     code: i32,
     outcome: String,
     signal: Option<i64>,
+    /// Whether that was said after the last look at the status.
+    executed: bool,
     output: String,
     errors: String,
 }
@@ -207,6 +211,30 @@ fn killing_init_or_the_provider_ends_the_cell_and_is_told() {
 }
 
 #[test]
+fn killing_init_during_set_up_is_told_as_a_provider_that_never_ran() {
+    let Some(user) = User::new() else { return };
+    let mut dice = Dice(4);
+    for _ in 0..100 {
+        let mut run = Run::start(&user, &[], &["sleep", "300"]);
+        let init = loop {
+            let line = run.next().expect("a setup line");
+            if let Some(pid) = line["child-pid"].as_i64() {
+                break pid as i32;
+            }
+        };
+        std::thread::sleep(Duration::from_micros(dice.roll(4000)));
+        kill(Pid::from_raw(init), Signal::SIGKILL).expect("a signal");
+        let told = run.end();
+        if told.executed {
+            told.is(137, "signaled", Some(9));
+        } else {
+            told.is(125, "setup-failed", None);
+            assert!(told.errors.starts_with("cellblock: "), "{told:?}");
+        }
+    }
+}
+
+#[test]
 fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
     let Some(user) = User::new() else { return };
     let grace = user.file("grace.toml", "version = 1\n[cell]\ntimeout_grace = \"300ms\"\n");
@@ -214,7 +242,9 @@ fn a_provider_that_misbehaves_takes_its_whole_cell_along() {
     let short = [&grace[..], &["--timeout", "500ms"]].concat();
     let long = [&grace[..], &["--timeout", "60s"]].concat();
     let ignore = "trap '' TERM INT HUP QUIT USR1 USR2";
-    let table: [(&str, &[&str], String, i32, &str, Option<i64>); 16] = [
+    // What it does and how, then the exit code, the outcome and the signal.
+    type Case<'a> = (&'a str, &'a [&'a str], String, i32, &'a str, Option<i64>);
+    let table: [Case; 16] = [
         ("leaves daemons", &long, format!("{DAEMONS} exit 3"), 3, "exited", None),
         (
             "leaves daemons that ignore signals",

@@ -250,7 +250,8 @@ fn the_settings_are_restored_in_every_case() {
     let Some(user) = User::new() else { return };
     // Settings that no program would choose for itself.
     let script = "stty -echok -iexten werase ^Y; $CELL -- $UP; echo \"code <$?>\"; read line";
-    let ways: [(&str, fn(&mut Terminal), &str); 4] = [
+    type Way<'a> = (&'a str, fn(&mut Terminal), &'a str);
+    let ways: [Way; 4] = [
         ("it exits", |terminal| terminal.types(CTRL_D), "code <0>"),
         ("it is killed", |terminal| terminal.types(CTRL_C), "code <130>"),
         (
