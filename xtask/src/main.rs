@@ -2,6 +2,9 @@
 
 mod bench;
 mod filters;
+mod man;
+mod schema;
+mod tidy;
 
 use clap::Parser;
 
@@ -13,6 +16,10 @@ enum Task {
     #[command(hide = true, subcommand)]
     Inside(bench::inside::Task),
     Filters(filters::Args),
+    Tidy(tidy::Args),
+    Man(man::ManArgs),
+    Completions(man::CompletionsArgs),
+    Schema(schema::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -20,5 +27,9 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(args) => bench::run(args),
         Task::Inside(task) => bench::inside::run(task),
         Task::Filters(args) => filters::run(args),
+        Task::Tidy(args) => tidy::run(args),
+        Task::Man(args) => man::man(args),
+        Task::Completions(args) => man::completions(args),
+        Task::Schema(args) => schema::run(args),
     }
 }
