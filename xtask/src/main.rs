@@ -3,6 +3,9 @@
 mod bench;
 mod compat;
 mod filters;
+mod man;
+mod schema;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -17,6 +20,10 @@ enum Task {
     Inside(bench::inside::Task),
     Compat(compat::Args),
     Filters(filters::Args),
+    Tidy(tidy::Args),
+    Man(man::ManArgs),
+    Completions(man::CompletionsArgs),
+    Schema(schema::Args),
 }
 
 fn main() -> ExitCode {
@@ -25,6 +32,10 @@ fn main() -> ExitCode {
         Task::Inside(task) => bench::inside::run(task),
         Task::Compat(args) => compat::run(&args),
         Task::Filters(args) => filters::run(&args),
+        Task::Tidy(args) => tidy::run(args),
+        Task::Man(args) => man::man(args),
+        Task::Completions(args) => man::completions(args),
+        Task::Schema(args) => schema::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
