@@ -195,9 +195,10 @@ pub struct CellOptions {
     /// Which network the cell has.
     #[arg(long, value_name = "NETWORK", help_heading = "Layers")]
     pub net: Option<NetworkMode>,
-    /// Install the built-in system call filter FILTER.
+    /// Install the built-in system call filter FILTER (provider, nested), or, where
+    /// FILTER is a path (./own.bpf, own.json), that one on top of it.
     #[arg(long, value_name = "FILTER", help_heading = "Layers")]
-    pub seccomp: Option<String>,
+    pub seccomp: Vec<String>,
     /// Go on without LAYER where the host lacks it.
     #[arg(long, value_name = "LAYER", help_heading = "Layers")]
     pub allow_missing: Vec<Layer>,

@@ -404,7 +404,7 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
             }
             Step::InstallFilter { name, program } => {
                 let mut hasher = Sha256::new();
-                for insn in *program {
+                for insn in program.iter() {
                     hasher.update(insn.code.to_ne_bytes());
                     hasher.update([insn.jt, insn.jf]);
                     hasher.update(insn.k.to_ne_bytes());

@@ -29,6 +29,8 @@ pub struct Host {
     /// The entries of `/proc` worth masking that this kernel has, and whether
     /// each is a directory.
     pub proc_masks: Vec<(&'static str, bool)>,
+    /// The content of the filter that the policy brings, if it brings one.
+    pub own_filter: Option<Result<Vec<u8>, Errno>>,
     /// Layers whose namespace a first clone was refused.
     pub refused: Vec<Layer>,
     /// Every path that the policy names.
@@ -199,8 +201,13 @@ const PROC_MASKS: [&str; 33] = [
 ];
 
 impl Host {
-    /// Looks at the kernel, the system and each of `paths`.
-    pub fn probe(ids: Ids, with_system: bool, paths: impl IntoIterator<Item = PathBuf>) -> Host {
+    /// Looks at the kernel, the system, the policy's own filter and each of `paths`.
+    pub fn probe(
+        ids: Ids,
+        with_system: bool,
+        own_filter: Option<&Path>,
+        paths: impl IntoIterator<Item = PathBuf>,
+    ) -> Host {
         let system = BESIDE_USR.iter().chain(&ETC).map(PathBuf::from).filter(|_| with_system);
         Host {
             ids,
@@ -208,6 +215,7 @@ impl Host {
             seccomp: seccomp::is_available(),
             system: system.filter_map(|path| Some((path.clone(), system_entry(&path)?))).collect(),
             proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
+            own_filter: own_filter.map(read_small),
             refused: Vec::new(),
             files: paths
                 .into_iter()
@@ -231,8 +239,14 @@ fn proc_mask(name: &'static str) -> Option<(&'static str, bool)> {
     Some((name, metadata.is_dir()))
 }
 
-/// Larger files are shown, not copied.
-const COPIED: u64 = 1 << 20;
+/// Reads a file of at most a megabyte; EFBIG where it is larger.
+fn read_small(path: &Path) -> Result<Vec<u8>, Errno> {
+    const LIMIT: u64 = 1 << 20;
+    let mut content = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(LIMIT + 1).read_to_end(&mut content));
+    read.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    if content.len() as u64 > LIMIT { Err(Errno::EFBIG) } else { Ok(content) }
+}
 
 /// One entry of the system view; `None` where the host has none.
 fn system_entry(path: &Path) -> Option<SystemEntry> {
@@ -245,12 +259,10 @@ fn system_entry(path: &Path) -> Option<SystemEntry> {
         Lookup::Link { real: None, .. } | Lookup::Missing | Lookup::Failed(_) => return None,
     };
     match file.kind {
-        Kind::File if path.starts_with("/etc") => {
-            let mut content = Vec::new();
-            fs::File::open(&real).and_then(|file| file.take(COPIED + 1).read_to_end(&mut content)).ok()?;
-            let fits = content.len() as u64 <= COPIED;
-            Some(if fits { SystemEntry::Copy(content.into()) } else { SystemEntry::View(real, file) })
-        }
+        Kind::File if path.starts_with("/etc") => Some(match read_small(&real) {
+            Ok(content) => SystemEntry::Copy(content.into()),
+            Err(_) => SystemEntry::View(real, file),
+        }),
         Kind::File | Kind::Directory => Some(SystemEntry::View(real, file)),
         Kind::Fifo | Kind::Socket | Kind::Device => None,
     }

@@ -160,7 +160,8 @@ fn launch(
 
 /// Looks at all that a plan for this policy rests on.
 pub fn probe(policy: &Policy, ids: Ids) -> Host {
-    Host::probe(ids, policy.filesystem.system == System::Minimal, plan::paths(policy))
+    let own_filter = policy.seccomp.file.as_ref().map(|file| &*file.path);
+    Host::probe(ids, policy.filesystem.system == System::Minimal, own_filter, plan::paths(policy))
 }
 
 /// The plan without its tree, where a test asks for that.

@@ -2,6 +2,7 @@
 //! facts about the host without touching either.
 
 pub mod landlock;
+pub mod own_filter;
 pub mod render;
 pub mod seccomp;
 pub mod step;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
-use crate::policy::{Layer, Mode, NetworkMode, Policy};
+use crate::policy::{Entry, Layer, Mode, NetworkMode, Policy};
 pub use step::{IdFile, Stage, Step, Text};
 pub use tree::paths;
 
@@ -67,7 +68,7 @@ pub struct Plan {
 /// A namespace of the cell's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "each is named as in namespaces(7)")]
 pub enum Namespace {
     User,
     Mount,
@@ -194,9 +195,9 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         provider.extend(tree.rules);
         provider.push(Step::RestrictSelf);
     }
-    if stands(Layer::Seccomp) {
-        provider.push(filter(policy)?);
-    }
+    // The last one laid on has the first say, and ours lets it be laid on.
+    provider.extend(stands(Layer::Seccomp).then(|| built_in_filter(policy)).transpose()?);
+    provider.extend(own_filter(policy, host)?);
     for expose in &policy.run.expose {
         provider.push(Step::MustBeReadable { path: text("exposure", &expose.path)? });
     }
@@ -292,14 +293,29 @@ fn workdir(policy: &Policy) -> &Path {
     policy.cell.workdir.as_ref().or(workspace).unwrap_or(&policy.cell.home)
 }
 
-fn filter(policy: &Policy) -> Result<Step, Error> {
+fn built_in_filter(policy: &Policy) -> Result<Step, Error> {
     let name = policy.seccomp.filter.as_deref().unwrap_or(seccomp::default_name(policy.mode));
     let program = seccomp::program(name).ok_or_else(|| {
         let known: Vec<&str> = seccomp::FILTERS.iter().map(|(name, _)| *name).collect();
         let what = format!("--seccomp or seccomp.filter: there is no filter `{name}`");
-        Error::new("policy", what).remedy(format!("write one of: {}", known.join(", ")))
+        Error::new("policy", what)
+            .remedy(format!("write one of: {}, or a path such as ./{name}.bpf", known.join(", ")))
     })?;
-    Ok(Step::InstallFilter { name: name.to_owned(), program })
+    Ok(Step::InstallFilter { name: name.to_owned(), program: program.into() })
+}
+
+fn own_filter(policy: &Policy, host: &Host) -> Result<Option<Step>, Error> {
+    let (Some(Entry { path, origin }), Some(content)) = (&policy.seccomp.file, &host.own_filter) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| Error::new("policy", format!("{origin}: {}: {what}", path.display()));
+    let content = content.as_ref().map_err(|&errno| {
+        refuse("it cannot be read".into()).errno(errno).remedy("name a readable file of at most a megabyte")
+    })?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let program = own_filter::read(content, is_json).map_err(|error| refuse(error.to_string()))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Some(Step::InstallFilter { name, program: program.into() }))
 }
 
 /// Five variables, then what the policy passes on, then what it sets.

@@ -1,5 +1,6 @@
 //! One step: one operation of the kernel on one object.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::sync::Arc;
@@ -325,7 +326,7 @@ pub enum Step {
         name: String,
         /// Its program.
         #[serde(serialize_with = "instruction_count", rename = "instructions")]
-        program: &'static [Insn],
+        program: Cow<'static, [Insn]>,
     },
     /// Opens an exposure as the provider will: one that is granted and cannot be
     /// used would be found out too late.
@@ -473,6 +474,6 @@ fn length<S: Serializer>(content: &[u8], serializer: S) -> Result<S::Ok, S::Erro
     content.len().serialize(serializer)
 }
 
-fn instruction_count<S: Serializer>(program: &&'static [Insn], serializer: S) -> Result<S::Ok, S::Error> {
+fn instruction_count<S: Serializer>(program: &[Insn], serializer: S) -> Result<S::Ok, S::Error> {
     program.len().serialize(serializer)
 }

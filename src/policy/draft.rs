@@ -77,6 +77,12 @@ impl Draft {
         if let Some(filter) = &file.seccomp.filter {
             self.seccomp.filter = Some(source.read(filter, |name, _| check::name(name))?);
         }
+        if let Some(file) = &file.seccomp.file {
+            self.seccomp.file = Some(source.read(file, |file, origin| {
+                let path = check::host_path(file.as_ref(), source.dir)?;
+                Ok(Entry { path, origin })
+            })?);
+        }
         self.add_require(&file.require, source)
     }
 
@@ -262,8 +268,16 @@ impl Draft {
             }
         }
         set(&mut self.network.mode, options.net);
-        if let Some(name) = &options.seccomp {
-            self.seccomp.filter = Some(flag("--seccomp", |_| check::name(name))?);
+        for filter in &options.seccomp {
+            // No built-in filter has a name like a path.
+            if filter.contains(['/', '.']) {
+                self.seccomp.file = Some(flag("--seccomp", |origin| {
+                    let path = check::host_path(filter.as_ref(), cwd)?;
+                    Ok(Entry { path, origin })
+                })?);
+            } else {
+                self.seccomp.filter = Some(flag("--seccomp", |_| check::name(filter))?);
+            }
         }
         for layer in &options.allow_missing {
             add(&mut self.require.allow_missing, *layer);

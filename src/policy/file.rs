@@ -217,6 +217,10 @@ pub struct SeccompTable {
     /// A built-in filter; by default the one that fits the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<At<String>>,
+    /// A filter of one's own, laid on beside it: a raw BPF program or, with a
+    /// name in `.json`, seccompiler's JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<At<String>>,
 }
 
 /// What the host must have and what may be left out.

@@ -197,7 +197,7 @@ pub struct Channel {
     pub origin: Origin,
 }
 
-/// A path named by the channel; absolute, as on the host.
+/// A path, absolute, as on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The path.
@@ -275,6 +275,8 @@ pub enum NetworkMode {
 pub struct Seccomp {
     /// A name from `filters/`; without it the one that fits the mode.
     pub filter: Option<String>,
+    /// A filter of one's own, laid on beside it.
+    pub file: Option<Entry>,
 }
 
 /// What the host must have, and what may be left out.

@@ -77,7 +77,15 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
                 .collect(),
         },
         network: NetworkTable { mode: Some(network.mode) },
-        seccomp: SeccompTable { filter: seccomp.filter.as_deref().map(|name| vars::escape(name).into()) },
+        seccomp: SeccompTable {
+            filter: seccomp.filter.as_deref().map(|name| vars::escape(name).into()),
+            file: seccomp
+                .file
+                .as_ref()
+                .map(|file| text(&file.path, &file.origin))
+                .transpose()?
+                .map(Into::into),
+        },
         require: RequireTable {
             landlock: Some(require.landlock.into()),
             allow_missing: require.allow_missing.clone(),

@@ -698,7 +698,7 @@ fn trace(mut command: Command, target: Option<Target>) -> Run {
     // SAFETY: ptrace(2) with PTRACE_TRACEME takes no memory and is safe after fork.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
     // The tracer takes its end from waitpid(2).
-    #[expect(clippy::zombie_processes)]
+    #[expect(clippy::zombie_processes, reason = "the tracer waits for it")]
     let child = command.spawn().expect("cellblock starts");
     let mut tracer = Tracer {
         target,

@@ -90,6 +90,7 @@ fn host(policy: &Policy) -> Host {
             ],
         },
         proc_masks: vec![("bus", true), ("kcore", false), ("keys", false)],
+        own_filter: None,
         refused: vec![],
         files: plan::paths(policy)
             .into_iter()
@@ -136,7 +137,7 @@ fn snapshots(name: &str, policy: &Policy, host: &Host) {
     for step in &mut plan.provider {
         // Its length depends on the architecture and on every change of a filter.
         if let Step::InstallFilter { program, .. } = step {
-            *program = &[];
+            *program = [].as_slice().into();
         }
     }
     snapshot(&format!("{name}.txt"), &format!("{plan}\n"));
