@@ -249,7 +249,7 @@ fn ctrl_z_stops_the_whole_pipeline() {
 fn the_settings_are_restored_in_every_case() {
     let Some(user) = User::new() else { return };
     // Settings that no program would choose for itself.
-    let script = "stty -echok -iexten werase ^Y; $CELL -- $UP; echo \"code <$?>\"; read line";
+    let script = "stty -echok -iexten werase ^Y; read go; $CELL -- $UP; echo \"code <$?>\"; read line";
     type Way<'a> = (&'a str, fn(&mut Terminal), &'a str);
     let ways: [Way; 4] = [
         ("it exits", |terminal| terminal.types(CTRL_D), "code <0>"),
@@ -275,6 +275,7 @@ fn the_settings_are_restored_in_every_case() {
             (!flags.contains(LocalFlags::ECHOK)).then_some(())
         });
         let before = terminal.settings();
+        terminal.types("\n");
         terminal.is_raw(true);
         // The cell's own terminal is there once it echoes.
         terminal.asks("x", "X\r\n");
@@ -288,9 +289,11 @@ fn the_settings_are_restored_in_every_case() {
 fn the_settings_are_restored_while_the_job_is_stopped() {
     let Some(user) = User::new() else { return };
     // A shell that watches jobs and leaves the settings alone.
-    let script = "set -m; $CELL -- $UP; echo 'stop'ped; read line; fg; echo \"code <$?>\"; read line";
+    let script =
+        "set -m; read go; $CELL -- $UP; echo 'stop'ped; read line; fg; echo \"code <$?>\"; read line";
     let mut terminal = Terminal::with(&user, &["bash", "-c", script]);
     let before = terminal.settings();
+    terminal.types("\n");
     terminal.is_raw(true);
     terminal.asks("x", "X\r\n");
     terminal.types(CTRL_Z);
