@@ -1,4 +1,4 @@
-//! Says what this process is and sees, as KEY<TAB>VALUE lines.
+//! Says what this process is and sees, one KEY, a tab and a VALUE a line.
 
 use std::fs;
 

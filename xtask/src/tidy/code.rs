@@ -159,8 +159,8 @@ mod tests {
     #[test]
     fn text_is_blanked() {
         assert_eq!(without_text("a // b\nc"), "a     \nc");
-        assert_eq!(without_text(r#"f("un\"safe", 'x', b"y")"#), "f(            ,    ,     )");
-        assert_eq!(without_text("r#\"a\"b\"# c"), "          c");
+        assert_eq!(without_text(r#"f("un\"safe", 'x', b"y")"#), "f(          ,    ,     )");
+        assert_eq!(without_text("r#\"a\"b\"# c"), "         c");
         assert_eq!(without_text("fn f<'a>(x: &'a u8) {}"), "fn f<'a>(x: &'a u8) {}");
         assert_eq!(without_text(r"'\'' a"), "     a");
         assert_eq!(without_text("bar\"x\""), "bar   ");
