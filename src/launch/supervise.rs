@@ -77,6 +77,8 @@ pub(super) struct Running {
     timeout: Option<Duration>,
     grace: Duration,
     started: Instant,
+    /// Why the launcher ends the cell itself.
+    refused: Option<Error>,
     state: State,
 }
 
@@ -122,13 +124,13 @@ impl Running {
             timeout: limits.timeout,
             grace: limits.timeout_grace,
             started,
+            refused: None,
             state: State::default(),
         }
     }
 
     /// Stays with the cell until nothing of it is left.
     pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
-        let mut refused = None;
         let mut is_at_rest = false;
         loop {
             if self.state.executed && !is_at_rest {
@@ -141,13 +143,7 @@ impl Running {
                 self.take_signals();
             }
             if ready.report {
-                self.take_report(&mut |event| match tell(event) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        refused.get_or_insert(error);
-                        false
-                    }
-                });
+                self.take_report(&mut tell);
             }
             if ready.status {
                 self.take_status();
@@ -158,11 +154,11 @@ impl Running {
                 self.relay = None;
             }
             self.keep_time();
-            if refused.is_some() {
+            if self.refused.is_some() {
                 self.kill();
             }
             if ready.ended {
-                return self.finish(refused, tell);
+                return self.finish(tell);
             }
         }
     }
@@ -296,7 +292,7 @@ impl Running {
         let _ = raise(Signal::SIGCONT);
     }
 
-    fn take_report(&mut self, tell: &mut impl FnMut(Event) -> bool) {
+    fn take_report(&mut self, tell: &mut impl FnMut(Event) -> std::result::Result<(), Error>) {
         let Some(report) = &self.report else { return };
         let message = match receive(report) {
             Ok(Some(message)) => message,
@@ -308,7 +304,7 @@ impl Running {
                 self.report = None;
                 if self.state.is_executing && self.state.failed.is_none() {
                     self.state.executed = true;
-                    tell(Event::Executed);
+                    self.refused = self.refused.take().or(tell(Event::Executed).err());
                 }
                 return;
             }
@@ -320,13 +316,20 @@ impl Running {
             Some(Record::Executing) => self.state.is_executing = true,
             Some(Record::Terminal) => {
                 if let (Some(terminal), Some(master)) = (self.terminal.take(), message.descriptor) {
-                    self.relay = Relay::new(terminal, master).ok();
+                    match Relay::new(terminal, master) {
+                        Ok(relay) => self.relay = Some(relay),
+                        Err(errno) => {
+                            self.refused =
+                                Some(Error::new("session", "the terminal cannot be relayed").errno(errno))
+                        }
+                    }
                 }
             }
             Some(Record::AtGate { root_listing }) => {
-                if tell(Event::AtGate { pid: message.pid, root_listing }) {
+                match tell(Event::AtGate { pid: message.pid, root_listing }) {
                     // A child that has gone meanwhile is seen by its end.
-                    let _ = crate::sys::fd::write(report.as_raw_fd(), b"g");
+                    Ok(()) => drop(crate::sys::fd::write(report.as_raw_fd(), b"g")),
+                    Err(error) => self.refused = Some(error),
                 }
             }
             Some(Record::Ended { .. } | Record::Stopped) | None => {}
@@ -357,23 +360,22 @@ impl Running {
         }
     }
 
-    fn finish(
-        mut self,
-        refused: Option<Error>,
-        mut tell: impl FnMut(Event) -> std::result::Result<(), Error>,
-    ) -> Ended {
+    fn finish(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
         // The records were written before the end, so they are all there.
         self.take_status();
         while self.report.is_some() && self.state.failed.is_none() {
-            // Nobody waits at the gate any more.
-            self.take_report(&mut |event| matches!(event, Event::Executed) && tell(event).is_ok());
+            self.take_report(&mut |event| match event {
+                // Nobody waits there any more.
+                Event::AtGate { .. } => Ok(()),
+                event => tell(event),
+            });
         }
         let end = clone::wait(self.pid);
         stdio::finish(self.copies);
         if let Some(relay) = self.relay {
             relay.finish();
         }
-        Ended { end, state: self.state, wall: self.started.elapsed(), refused }
+        Ended { end, state: self.state, wall: self.started.elapsed(), refused: self.refused }
     }
 }
 
