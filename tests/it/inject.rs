@@ -408,7 +408,23 @@ impl Scenario {
             let step = None;
             Some(Point { target, step, call })
         }));
+        points.extend(self.map_writes(&run.calls[&Process::Launcher]));
         points
+    }
+
+    /// The calls by which a launcher that is root writes the child's maps and
+    /// lets it go on: the first of their kind behind the clone.
+    fn map_writes(&self, made: &[i64]) -> Vec<Point> {
+        let clone = made.iter().position(|number| name(*number) == "clone").unwrap();
+        let first = |call: &'static str, count: usize| {
+            let calls = (clone..made.len()).filter(move |index| name(made[*index]) == call);
+            calls.take(if self.by_root { count } else { 0 }).map(move |index| Point {
+                target: Target::of(Process::Launcher, made, index),
+                step: None,
+                call: fatal(call),
+            })
+        };
+        first("openat", 3).chain(first("write", 4)).collect()
     }
 
     fn ran(&self) -> bool {
