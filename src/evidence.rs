@@ -178,8 +178,13 @@ impl Report {
         let report = Report { file: file.into(), directory, name: name.to_owned(), place: place.to_owned() };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
-            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(report),
-            Err(errno) => Err(failed("there is no room for it", Some(errno))),
+            Ok(()) | Err(Errno::EOPNOTSUPP) => {}
+            Err(errno) => return Err(failed("there is no room for it", Some(errno))),
+        }
+        // A former run's must not be taken for this one's, should this one be killed.
+        match unlinkat(&report.directory, &*report.name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(report),
+            Err(errno) => Err(failed("the former report cannot be removed", Some(errno))),
         }
     }
 

@@ -131,7 +131,7 @@ const BESIDE_USR: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib6
 
 /// What programs cannot start or name things without. No more: `/etc` also
 /// holds the host's own configuration.
-const ETC: [&str; 22] = [
+const ETC: [&str; 23] = [
     // The loader's.
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -143,6 +143,7 @@ const ETC: [&str; 22] = [
     "/etc/host.conf",
     "/etc/gai.conf",
     "/etc/resolv.conf",
+    "/etc/hosts",
     "/etc/protocols",
     "/etc/services",
     // Certificates.

@@ -31,7 +31,7 @@ pub mod sys;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::RawFd;
 
 use cli::{CellOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions};
@@ -89,8 +89,13 @@ fn run_cell(options: RunOptions) -> u8 {
         }
         Err(error) => launch::refuse(&launch, error),
     };
-    if let Some(error) = &outcome.error {
-        fail(error);
+    match &outcome.error {
+        Some(error) => drop(fail(error)),
+        None if outcome.class == outcome::Class::TimedOut => {
+            let after = humantime::format_duration(std::time::Duration::from_secs(outcome.wall.as_secs()));
+            let _ = writeln!(io::stderr(), "cellblock: the time was up; ended after {after}");
+        }
+        None => {}
     }
     outcome.exit_code()
 }
@@ -120,7 +125,7 @@ fn print_policy(command: PolicyCommand) -> Result<(), Error> {
             print(&shown.map_err(policy_error)?)
         }
         PolicyCommand::Check(options) => {
-            load(&options.cell)?;
+            plan::check(&load(&options.cell)?)?;
             print("ok")
         }
         PolicyCommand::Schema => print(&policy::schema::schema()),
@@ -172,6 +177,7 @@ fn log_to_stderr(verbose: u8) {
     let level = if verbose == 1 { tracing::Level::INFO } else { tracing::Level::DEBUG };
     tracing_subscriber::fmt()
         .with_max_level(level)
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .without_time()
         .with_target(false)

@@ -63,7 +63,7 @@ impl Fixture {
     pub fn new(owner: Option<Owner>, program: &Path, words: &[&str]) -> io::Result<Fixture> {
         let mark = mark();
         let root = PathBuf::from(format!("{BASE}/cell-{mark}"));
-        let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}"));
+        let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}-tmp"));
         let tree = Tree { root: &root, in_tmp: &in_tmp, owner };
         let started = tree.fill(&mark, program).and_then(|mut facts| {
             let harness = start(owner, words, &mut facts)?;

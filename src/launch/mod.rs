@@ -108,26 +108,24 @@ fn launch(
         gate: report.is_some(),
         terminal: stdio.terminal.is_some(),
     };
-    let mut host = ids::as_run(options.ids, || {
-        prepare::make_missing(&policy.run.expose)?;
-        Ok(probe(policy, options.ids))
-    })?;
-    let (plan, cell) = loop {
-        let plan = plan::build(policy, &host, &request)?;
+    let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    let cell = loop {
         #[cfg(feature = "test-hooks")]
-        let plan = in_the_hosts_tree(plan);
+        stay_in_the_hosts_tree(&mut plan);
         if let Some(report) = &report {
             report.refuse_inside(&plan)?;
         }
         match start(&plan, options.ids, &stdio) {
-            Ok(cell) => break (plan, cell),
+            Ok(cell) => break cell,
             Err(error) if error.stage == Stage::Namespaces.name() => {
-                waive_namespace(policy, &mut host, error)?
+                waive_namespace(policy, &mut host, error)?;
+                plan = plan::build(policy, &host, &request)?;
             }
             Err(error) => return Err(error),
         }
     };
     tracing::info!(steps = plan.init.len() + plan.provider.len(), init = cell.pid, "the cell is being built");
+    plan.init.iter().chain(&plan.provider).for_each(|step| tracing::debug!("{step}"));
     for waiver in &plan.waived {
         // Standard error takes what it can; the report has it too.
         let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
@@ -158,28 +156,41 @@ fn launch(
     })
 }
 
+/// Makes what the policy wants made, and plans; but first whether the rest of
+/// the policy stands, so that a refused launch has made nothing.
+fn prepare(policy: &Policy, ids: Ids, request: &Request) -> Result<(Host, Plan), Error> {
+    ids::as_run(ids, || {
+        let host = probe(policy, ids);
+        let plan = plan::build(policy, &host, request)?;
+        if plan.is_whole() {
+            return Ok((host, plan));
+        }
+        prepare::make_missing(&policy.run.expose)?;
+        let host = probe(policy, ids);
+        let plan = plan::build(policy, &host, request)?;
+        Ok((host, plan))
+    })
+}
+
 /// Looks at all that a plan for this policy rests on.
 pub fn probe(policy: &Policy, ids: Ids) -> Host {
     let own_filter = policy.seccomp.file.as_ref().map(|file| &*file.path);
     Host::probe(ids, policy.filesystem.system == System::Minimal, own_filter, plan::paths(policy))
 }
 
-/// The plan without its tree, where a test asks for that.
+/// Takes the tree out of the plan, where a test asks for that.
 #[cfg(feature = "test-hooks")]
-fn in_the_hosts_tree(mut plan: Plan) -> Plan {
-    if std::env::var_os("CELLBLOCK_TEST_HOST_TREE").is_some() {
-        let is_of_the_tree = |step: &Step| {
-            use Stage::{Dev, Mounts, Proc, Root};
-            matches!(step.stage(), Mounts | Proc | Dev | Root)
-        };
-        // A rule on anything but a view would stand on what the host has by that name.
-        let is_view = |rule: &plan::Text| {
-            plan.init.iter().any(|step| matches!(step, Step::Bind { source, .. } if source == rule))
-        };
-        plan.provider.retain(|step| !matches!(step, Step::AllowPath { path, .. } if !is_view(path)));
-        plan.init.retain(|step| !is_of_the_tree(step));
+fn stay_in_the_hosts_tree(plan: &mut Plan) {
+    use Stage::{Dev, Mounts, Proc, Root};
+    if std::env::var_os("CELLBLOCK_TEST_HOST_TREE").is_none() {
+        return;
     }
-    plan
+    // A rule on anything but a view would stand on what the host has by that name.
+    let is_view = |rule: &plan::Text| {
+        plan.init.iter().any(|step| matches!(step, Step::Bind { source, .. } if source == rule))
+    };
+    plan.provider.retain(|step| !matches!(step, Step::AllowPath { path, .. } if !is_view(path)));
+    plan.init.retain(|step| !matches!(step.stage(), Mounts | Proc | Dev | Root));
 }
 
 /// Takes a namespace that the host refuses off the next plan, where the policy
@@ -267,6 +278,9 @@ fn explain(plan: &Plan, index: usize, failure: Failure) -> Error {
         (Step::Bind { .. }, Call::Openat2, Errno::EACCES) => error
             .cause("the user that the cell runs as may not enter a directory of that path")
             .remedy("give that user search permission (chmod o+x), or move the tree"),
+        (Step::ChangeDirectory { .. }, _, Errno::EACCES) => error
+            .cause("its mode or owner does not let the run's user in")
+            .remedy("give it to that user (chown), or set its mode (chmod u+rwX)"),
         (Step::ChangeDirectory { .. }, _, Errno::ENOENT) => error
             .cause("the cell has no such directory")
             .remedy("make it part of the cell, or name another with --chdir"),
@@ -298,8 +312,13 @@ fn not_executed(plan: &Plan, errno: Errno) -> Error {
     let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
         Errno::ENOENT | Errno::ENOTDIR if command.contains('/') && !command.starts_with('/') => error
-            .cause(format!("it is looked for in {}, where the provider starts", workdir(plan)))
-            .remedy("give its path in the cell from / on, or start elsewhere with --chdir")
+            .cause(format!(
+                "{} has no such program, or the cell not the interpreter that its first line names",
+                workdir(plan)
+            ))
+            .remedy(
+                "give its path in the cell from / on, start elsewhere with --chdir, or show the interpreter",
+            )
             .exit_code(127),
         Errno::ENOENT | Errno::ENOTDIR => error
             .cause("the cell has no such program, or not the interpreter that its first line names")

@@ -23,6 +23,9 @@ fn make(expose: &Expose) -> Result<(), Error> {
             Error::new("prepare", format!("{}: {} cannot be made", expose.origin, expose.path.display()))
                 .errno(failure.errno);
         match failure.errno {
+            Errno::EEXIST => error
+                .cause("something that is no file of that kind has its name, a symbolic link perhaps")
+                .remedy("remove what stands there"),
             Errno::ELOOP | Errno::ENOTDIR => error
                 .cause("a component of the path is a symbolic link or no directory")
                 .remedy("remove what stands in the way, or name the real path"),

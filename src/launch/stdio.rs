@@ -126,7 +126,7 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
             |what: &str| Error::new("descriptors", format!("{flag} {number}: descriptor {number} {what}"));
         if !fd::is_inherited(number) {
             return Err(error("is not open")
-                .remedy(format!("open it in the shell, as in `cellblock run {flag} 3 … 3<FILE`")));
+                .remedy(format!("open it in the shell, as in `cellblock run {flag} 3 … 3<>FILE`")));
         }
         let leads_to = std::fs::metadata(format!("/proc/self/fd/{number}"));
         if leads_to.is_ok_and(|file| file.is_dir()) {

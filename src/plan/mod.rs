@@ -132,6 +132,11 @@ impl Plan {
         self.init.iter().chain(&self.provider).nth(index)
     }
 
+    /// Whether all that it needs is there: nothing waits to be made first.
+    pub fn is_whole(&self) -> bool {
+        self.init.iter().all(|step| !matches!(step, Step::Bind { identity: None, .. }))
+    }
+
     /// Whether a layer stands.
     pub fn has(&self, layer: Layer) -> bool {
         self.waived.iter().all(|waiver| waiver.layer != layer)
@@ -229,6 +234,13 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         waived,
         notes: tree.notes,
     })
+}
+
+/// Checks what a policy says by itself, without a look at any host.
+///
+/// Fails where it names a filter that does not exist.
+pub fn check(policy: &Policy) -> Result<(), Error> {
+    built_in_filter(policy).map(drop)
 }
 
 /// Which layers are left out, each by name.
@@ -330,7 +342,9 @@ fn environment(policy: &Policy, request: &Request) -> BTreeMap<OsString, OsStrin
     .into_iter()
     .map(|(key, value)| (key.into(), value.to_owned()))
     .collect();
-    for key in &policy.environment.pass {
+    // A program on a terminal cannot draw there without knowing its kind.
+    let on_a_terminal = request.terminal.then_some("TERM");
+    for key in on_a_terminal.into_iter().chain(policy.environment.pass.iter().map(String::as_str)) {
         if let Some(value) = request.environment.get(OsStr::new(key)) {
             environment.insert(key.into(), value.clone());
         }

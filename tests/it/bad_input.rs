@@ -216,7 +216,7 @@ const MISTAKES: &[Mistake] = &[
     ),
     policy(
         "--bind {s}",
-        "policy: --expose: {s}/own is visible already",
+        "policy: --expose: the exposure {s}/own is visible already",
         &["cause: the view of {s} (--bind) shows it", "remedy: "],
     ),
     policy(
@@ -258,7 +258,7 @@ const MISTAKES: &[Mistake] = &[
         &["./mark"],
         127,
         "exec: ./mark cannot be executed: ENOENT",
-        &["cause: it is looked for in /home/agent, where the provider starts", "remedy: "],
+        &["cause: /home/agent has no such program", "remedy: "],
     ),
     command(&[""], 127, "command: the command is an empty string", &["remedy: "]),
     command(

@@ -109,9 +109,11 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
     for place in places {
         let below = views.iter().filter(|(_, view)| place != *view && place.starts_with(view));
         let nearest = below.max_by_key(|(_, view)| view.components().count());
-        if let Some((source, view)) = nearest {
-            paths.extend(place.strip_prefix(view).ok().map(|rest| source.join(rest)));
-        }
+        paths.push(match nearest {
+            Some((source, view)) => source.join(place.strip_prefix(view).unwrap_or(place)),
+            // It may lie in a view of the system, which shows the host's own path.
+            None => place.to_owned(),
+        });
     }
     paths.extend(DEVICES.map(|name| Path::new("/dev").join(name)));
     paths
@@ -226,8 +228,9 @@ impl Tree<'_> {
     /// `/usr` and its links, and what `/etc` needs to hold.
     fn system(&mut self, policy: &Policy) {
         for (path, entry) in &self.host.system {
-            // Without a network a resolver has nobody to ask.
-            if path == Path::new("/etc/resolv.conf") && policy.network.mode == NetworkMode::None {
+            // Without a network there is nobody to ask, and no other host to name.
+            let names_hosts = ["/etc/resolv.conf", "/etc/hosts"].iter().any(|name| path == Path::new(name));
+            if names_hosts && policy.network.mode == NetworkMode::None {
                 continue;
             }
             let grant = if path.starts_with("/etc") { Grant::Read } else { Grant::ReadExecute };
@@ -245,6 +248,9 @@ impl Tree<'_> {
         }
         self.put_own("/etc", Content::Directory, Grant::Read);
         for (path, content) in made_up::files(policy, self.host.ids) {
+            if self.nodes.contains_key(Path::new(path)) {
+                continue;
+            }
             self.put_own(path, Content::File { content: content.into_bytes().into() }, Grant::Nothing);
         }
     }
@@ -341,11 +347,19 @@ impl Tree<'_> {
                 ExposeKind::File => Kind::File,
             };
             refuse_wide_exposure(policy, &entry.path, &entry.origin)?;
-            refuse_visible_exposure(policy, &entry.path, &entry.origin)?;
+            refuse_visible(policy, "the exposure", &entry.path, &entry.origin)?;
             let content = if entry.create && self.host.file(&entry.path) == Lookup::Missing {
                 to_be_made(&entry.path, kind)
             } else {
-                bind(&entry.path, self.find_kind(&entry.path, kind, &entry.origin)?, VIEW)
+                let file = self.find_kind(&entry.path, kind, &entry.origin).map_err(|error| {
+                    let is_missing = self.host.file(&entry.path) == Lookup::Missing;
+                    if is_missing {
+                        error.remedy("make it before the run, or write `create = true`")
+                    } else {
+                        error
+                    }
+                })?;
+                bind(&entry.path, file, VIEW)
             };
             self.put(&entry.path, content, Grant::ReadWrite, &entry.origin)?;
         }
@@ -356,6 +370,7 @@ impl Tree<'_> {
         let Some(channel) = &policy.channel else {
             return Ok(());
         };
+        refuse_visible(policy, "the channel", &channel.dir, &channel.origin)?;
         let dir = self.find_kind(&channel.dir, Kind::Directory, &channel.origin)?;
         let (attributes, grant) =
             if channel.replaceable { (VIEW, Grant::ReadWrite) } else { (READ_ONLY | VIEW, Grant::List) };
@@ -438,7 +453,10 @@ impl Tree<'_> {
     }
 
     fn find_kind(&self, path: &Path, wanted: Kind, origin: &Origin) -> Result<File, Error> {
-        let file = self.find(path, origin)?;
+        let file = self.find(path, origin).map_err(|error| match (self.host.file(path), wanted) {
+            (Lookup::Missing, Kind::Fifo) => error.remedy(format!("mkfifo {}", path.display())),
+            _ => error,
+        })?;
         if file.kind == wanted {
             return Ok(file);
         }
@@ -468,15 +486,15 @@ fn refuse_wide_exposure(policy: &Policy, path: &Path, origin: &Origin) -> Result
     }
 }
 
-/// An exposure that another view shows already exposes nothing, and the view
-/// shows its neighbours too.
-fn refuse_visible_exposure(policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
+/// What another view shows too, at whatever place, has the rights of that view
+/// there; and that view shows its neighbours.
+fn refuse_visible(policy: &Policy, what: &str, path: &Path, origin: &Origin) -> Result<(), Error> {
     let filesystem = &policy.filesystem;
     let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
     let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
     match binds.chain(workspace).find(|(source, _)| path.starts_with(source)) {
         None => Ok(()),
-        Some((source, view)) => Err(at(origin, format!("{} is visible already", path.display()))
+        Some((source, view)) => Err(at(origin, format!("{what} {} is visible already", path.display()))
             .cause(format!("the view of {} ({view}) shows it, and all that lies beside it", source.display()))
             .remedy("take that view away, or the exposure")),
     }
