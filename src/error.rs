@@ -1,6 +1,6 @@
 //! The error a user sees: stage, what failed, errno, cause and remedy.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use crate::sys::Errno;
 
@@ -67,6 +67,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Printable(f);
         write!(f, "{}: {}", self.stage, self.what)?;
         if let Some(errno) = self.errno {
             write!(f, ": {errno:?} {}", errno.desc())?;
@@ -78,6 +79,20 @@ impl fmt::Display for Error {
             write!(f, "\nremedy: {remedy}")?;
         }
         Ok(())
+    }
+}
+
+/// Writes no control character but the end of a line: a path may be the agent's
+/// choice, and the reader a terminal.
+struct Printable<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for Printable<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|character| match character {
+            '\n' => self.0.write_char('\n'),
+            control if control.is_control() => write!(self.0, "{}", control.escape_default()),
+            printable => self.0.write_char(printable),
+        })
     }
 }
 

@@ -1,23 +1,26 @@
 //! `--report`: what was applied, each member with its source, and how it ended.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, fallocate, openat, renameat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, FallocateFlags, OFlag, OpenHow, ResolveFlag, fallocate, openat, openat2, renameat,
+};
+use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+use crate::host::Ids;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::plan::{Plan, Step, Waiver};
+use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
 use crate::sys::{Errno, fd};
 
@@ -52,8 +55,9 @@ pub enum ReportEvent {
         path: String,
         /// Bytes.
         size: u64,
-        /// SHA-256 of its content.
-        sha256: String,
+        /// SHA-256 of its content; none where it is larger than a gibibyte, as
+        /// an agent may have made it to keep the launcher busy.
+        sha256: Option<String>,
     },
     /// What the kernel was told, and what it says of it.
     Applied {
@@ -155,7 +159,7 @@ impl Report {
     /// # Errors
     ///
     /// When the directory takes no file, or its file system has no room.
-    pub fn create(place: &Path) -> Result<Report, Error> {
+    pub fn create(place: &Path, ids: Ids) -> Result<Report, Error> {
         let failed = |what: &str, errno: Option<Errno>| {
             let mut error = Error::new("report", format!("--report {}: {what}", place.display()));
             error.errno = errno;
@@ -170,12 +174,26 @@ impl Report {
             _ => {}
         }
         let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let directory =
-            File::open(parent).map_err(|error| failed("no such directory", Some(errno(&error))))?;
+        // Root follows no link that somebody else may have planted.
+        let resolve = match ids.started_by_root {
+            true => ResolveFlag::RESOLVE_NO_SYMLINKS,
+            false => ResolveFlag::empty(),
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = openat2(AT_FDCWD, parent, OpenHow::new().flags(flags).resolve(resolve));
+        let directory = directory.map_err(|errno| match errno {
+            Errno::ELOOP => failed("its directory is reached through a symbolic link", Some(errno)),
+            _ => failed("no such directory", Some(errno)),
+        })?;
         let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let file = openat(&directory, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)
             .map_err(|errno| failed("it cannot be made", Some(errno)))?;
-        let report = Report { file: file.into(), directory, name: name.to_owned(), place: place.to_owned() };
+        let report = Report {
+            file: file.into(),
+            directory: directory.into(),
+            name: name.to_owned(),
+            place: place.to_owned(),
+        };
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => {}
@@ -191,12 +209,12 @@ impl Report {
     /// Refuses a place that the cell can write to: the provider could put a
     /// report of its own there.
     pub fn refuse_inside(&self, plan: &Plan) -> Result<(), Error> {
-        let directory = fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
-            .map_err(|error| self.failed(&error))?;
+        let above = self.ancestors().map_err(|errno| self.failed(&errno.into()))?;
         let writable = plan.init.iter().find_map(|step| match step {
-            Step::Bind { source, attributes, .. } if attributes & READ_ONLY == 0 => {
-                let source = Path::new(OsStr::from_bytes(source.to_bytes()));
-                directory.starts_with(source).then_some(source)
+            Step::Bind { source, identity: Some(identity), attributes, .. }
+                if attributes & READ_ONLY == 0 =>
+            {
+                above.contains(identity).then(|| source.to_string())
             }
             _ => None,
         });
@@ -204,9 +222,26 @@ impl Report {
             None => Ok(()),
             Some(view) => {
                 Err(Error::new("report", format!("{} lies where the cell can write", self.place.display()))
-                    .cause(format!("it is in the writable view of {}", view.display()))
+                    .cause(format!("it is in the writable view of {view}"))
                     .remedy("put the report where only the harness can write"))
             }
+        }
+    }
+
+    /// The report's directory and all that it lies in, by what they are: paths
+    /// can have aliases.
+    fn ancestors(&self) -> nix::Result<Vec<Identity>> {
+        let mut directory = OwnedFd::from(self.directory.try_clone().map_err(|error| errno(&error))?);
+        let mut ancestors = Vec::new();
+        loop {
+            let stat = fstat(&directory)?;
+            let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+            if ancestors.last() == Some(&identity) {
+                return Ok(ancestors);
+            }
+            ancestors.push(identity);
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            directory = openat(&directory, "..", flags, Mode::empty())?;
         }
     }
 
@@ -247,9 +282,7 @@ impl Report {
     /// replace, so it gets another name first.
     fn settle(&self) -> nix::Result<()> {
         fsync(&self.file)?;
-        let mut temporary = OsString::from(".");
-        temporary.push(&self.name);
-        temporary.push(format!(".{}", std::process::id()));
+        let temporary = format!(".cellblock-report.{}", std::process::id());
         let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let (from, to) = (&*temporary, &*self.name);
         linkat(AT_FDCWD, unnamed.as_str(), &self.directory, from, AtFlags::AT_SYMLINK_FOLLOW)?;
@@ -310,7 +343,9 @@ fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
         if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             continue;
         }
-        let sha256 = hash(file).map_err(|error| failed(candidate.to_string(), &error))?;
+        let is_small = metadata.len() <= 1 << 30;
+        let sha256 = is_small.then(|| hash(file)).transpose();
+        let sha256 = sha256.map_err(|error| failed(candidate.to_string(), &error))?;
         return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
     }
     // Exec will say why.

@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
 use crate::sys::{Errno, landlock, seccomp};
@@ -85,6 +87,8 @@ pub struct File {
     pub identity: Identity,
     /// Of what kind.
     pub kind: Kind,
+    /// Whether it shows the host's processes.
+    pub is_on_proc: bool,
 }
 
 /// The kinds of file that mounts tell apart.
@@ -292,5 +296,6 @@ fn open_file(path: &Path) -> Result<File, Errno> {
     Ok(File {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
         kind: Kind::of_mode(stat.st_mode),
+        is_on_proc: fstatfs(&opened).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC),
     })
 }

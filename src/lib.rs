@@ -41,8 +41,8 @@ use policy::error::PolicyError;
 
 /// Does what the command line says; returns the exit code.
 pub fn run(arguments: Vec<OsString>) -> u8 {
-    // A reader that has gone is an error to look at, not a death.
-    sys::signal::ignore_broken_pipes();
+    // A write that fails is an error to look at, not a death.
+    sys::signal::ignore_failing_writes();
     let cli = match cli::parse(arguments, read_arguments) {
         Ok(cli) => cli,
         Err(error) => {

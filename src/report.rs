@@ -16,7 +16,8 @@ pub enum Record {
         /// What failed in it.
         failure: Failure,
     },
-    /// The provider's terminal; its master comes along as a descriptor.
+    /// The provider's terminal; its master and its slave come along as
+    /// descriptors.
     Terminal,
     /// The provider waits at the gate, with every layer on.
     AtGate {

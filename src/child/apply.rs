@@ -98,7 +98,7 @@ impl Child<'_> {
         }
         let (master, slave) = tty::open_pair(c"/dev/pts/ptmx")?;
         tty::take_control(slave.as_raw_fd())?;
-        fd::send_descriptor(self.report, &Record::Terminal.encode(), master.as_fd())?;
+        fd::send_descriptors(self.report, &Record::Terminal.encode(), [master.as_fd(), slave.as_fd()])?;
         self.terminal.set(slave.into_raw_fd());
         Ok(())
     }

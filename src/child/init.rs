@@ -80,9 +80,10 @@ fn watch(child: &Child, provider: i32) -> ! {
 fn pass_on(provider: i32, number: i32) {
     match number {
         libc::SIGCHLD => {}
-        // Whole groups stop and go on; nothing else is sent to more than the provider.
-        libc::SIGTSTP => signal::send(-provider, libc::SIGSTOP),
-        libc::SIGCONT => signal::send(-provider, libc::SIGCONT),
+        // Whole groups stop and go on, and the provider wherever it has gone;
+        // nothing else is sent to more than the provider.
+        libc::SIGTSTP => [-provider, provider].into_iter().for_each(|who| signal::send(who, libc::SIGSTOP)),
+        libc::SIGCONT => [-provider, provider].into_iter().for_each(|who| signal::send(who, libc::SIGCONT)),
         number => signal::send(provider, number),
     }
 }

@@ -52,6 +52,8 @@ pub struct Options {
 /// and the status end with it in every case.
 pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcome {
     let started = Instant::now();
+    // What the launcher makes is the run's own, whatever mask the harness had.
+    credentials::set_umask(0o077);
     let (mut status, mut report) = (Status::default(), None);
     let outcome = open(options, &mut status, &mut report)
         .and_then(|()| launch(policy, command, options, &mut status, report.as_mut(), started))
@@ -73,10 +75,18 @@ fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> 
     let streams = stdio::check_open();
     let passed = stdio::check_inherited("--pass-fd", &options.pass_fds);
     if let Some(fd) = options.status_fd {
+        if options.pass_fds.contains(&fd) {
+            return Err(Error::new(
+                "descriptors",
+                format!("--json-status-fd {fd} is passed to the provider too"),
+            )
+            .cause("it could write a status of its own")
+            .remedy("use another descriptor for one of them"));
+        }
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
-    *report = options.report.as_deref().map(Report::create).transpose()?;
+    *report = options.report.as_deref().map(|place| Report::create(place, options.ids)).transpose()?;
     streams.and(passed)
 }
 
@@ -100,7 +110,7 @@ fn launch(
     if options.ids.started_by_root {
         ids::drop_groups()?;
     }
-    let stdio = Stdio::prepare()?;
+    let stdio = Stdio::prepare(options.ids)?;
     let request = Request {
         command,
         environment: std::env::vars_os().collect(),

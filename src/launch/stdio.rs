@@ -1,25 +1,26 @@
 //! The standard streams, by kind, so that nothing of the harness rides in.
 //!
-//! Unnamed pipes, sockets and `/dev/null` pass. A terminal becomes one of the
-//! cell's own. A regular file or a named pipe would tell its path by
-//! `/proc/self/fd`, and could be opened anew for what its descriptor forbids: it
-//! becomes a pipe that the launcher copies. A directory leads out of the cell
-//! by `..`, and any other device is the host's: both are refused.
+//! Only `/dev/null` passes. A terminal becomes one of the cell's own. What else
+//! carries bytes becomes a pipe of the cell's own, which the launcher copies: a
+//! file or a named pipe would tell its path and could be opened anew for what its
+//! descriptor forbids; from an unnamed pipe the provider could read what others
+//! write to it; a socket belongs to the host's network, and can be connected
+//! anew. A directory leads out of the cell by `..`, and any other device is the
+//! host's: both are refused.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::statfs::{FsType, fstatfs};
-use nix::unistd::{isatty, pipe2};
+use nix::sys::socket::{MsgFlags, recv, send};
+use nix::unistd::{Gid, Uid, fchown, isatty, pipe2};
 
 use crate::child::Stream;
 use crate::error::Error;
-use crate::host::Kind;
+use crate::host::{Ids, Kind};
 use crate::sys::fd;
 
 /// The three streams as the provider gets them, and what has to be copied.
@@ -36,7 +37,7 @@ const NAMES: [&str; 3] = ["stdin", "stdout", "stderr"];
 
 impl Stdio {
     /// Looks at the launcher's own three streams.
-    pub fn prepare() -> Result<Stdio, Error> {
+    pub fn prepare(ids: Ids) -> Result<Stdio, Error> {
         let streams = [0, 1, 2].map(Stream::Descriptor);
         let mut stdio = Stdio { streams, terminal: None, copies: Vec::new(), given: Vec::new() };
         let mut copied: Vec<((u64, u64), usize)> = Vec::new();
@@ -44,8 +45,6 @@ impl Stdio {
             let file = File::from(duplicate(index).map_err(|error| refuse(name, error.to_string()))?);
             let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
-                Kind::Socket => {}
-                Kind::Fifo if fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == PIPEFS_MAGIC) => {}
                 Kind::Device if stat.rdev() == NULL => {}
                 Kind::Device if isatty(&file).unwrap_or(false) => {
                     stdio.streams[index] = Stream::Terminal;
@@ -57,7 +56,7 @@ impl Stdio {
                 Kind::Directory => {
                     return Err(refuse(name, "it is a directory, by which `..` leads out of the cell"));
                 }
-                Kind::File | Kind::Fifo => {
+                Kind::File | Kind::Fifo | Kind::Socket => {
                     // One file behind two streams keeps its order only through one pipe.
                     let identity = (stat.dev(), stat.ino());
                     let twin = copied.iter().find(|(other, at)| *other == identity && *at > 0 && index > 0);
@@ -67,7 +66,7 @@ impl Stdio {
                     }
                     copied.push((identity, index));
                     stdio
-                        .copy(index, file, &stat)
+                        .copy(index, file, ids)
                         .map_err(|errno| refuse(name, "no pipe can be made for it").errno(errno))?;
                 }
             }
@@ -75,25 +74,22 @@ impl Stdio {
         Ok(stdio)
     }
 
-    fn copy(&mut self, index: usize, file: File, stat: &std::fs::Metadata) -> nix::Result<()> {
+    fn copy(&mut self, index: usize, file: File, ids: Ids) -> nix::Result<()> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (given, ours) = if index == 0 { (read, write) } else { (write, read) };
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        if ids.started_by_root {
+            // Who may open /dev/stdin is decided by the pipe's owner.
+            fchown(&given, Some(Uid::from_raw(ids.uid)), Some(Gid::from_raw(ids.gid)))?;
+        }
         self.streams[index] = Stream::Descriptor(given.as_raw_fd());
         self.given.push(given);
-        let ours = File::from(ours);
-        // A named pipe that poll calls writable takes this much without waiting (pipe(7)).
-        let at_once = if Kind::of_mode(stat.mode()) == Kind::Fifo { libc::PIPE_BUF } else { CHUNK };
-        self.copies.push(match index {
-            0 => Copy { from: file, to: ours, pending: Vec::new(), at_once: CHUNK, is_output: false },
-            _ => Copy { from: ours, to: file, pending: Vec::new(), at_once, is_output: true },
-        });
+        let (callers, ours) = (End::new(file, index == 0), End::File(ours.into()));
+        let (from, to) = if index == 0 { (callers, ours) } else { (ours, callers) };
+        self.copies.push(Copy { from, to, pending: Vec::new(), is_output: index > 0 });
         Ok(())
     }
 }
-
-/// The file system of the pipes that have no name (linux/magic.h).
-const PIPEFS_MAGIC: FsType = FsType(0x5049_5045);
 
 /// The device number of `/dev/null`, the same on every Linux.
 const NULL: u64 = libc::makedev(1, 3);
@@ -138,25 +134,73 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
     Ok(())
 }
 
+/// One end of a copy; reading and writing it waits for nobody.
+enum End {
+    /// A pipe or a regular file.
+    File(File),
+    Socket(File),
+}
+
+impl End {
+    /// A pipe is opened anew, as it must not wait, and the flag for that belongs
+    /// to a description that others share. A regular file never waits.
+    fn new(file: File, is_input: bool) -> End {
+        let kind = file.metadata().map(|stat| Kind::of_mode(stat.mode()));
+        match kind {
+            Ok(Kind::Socket) => End::Socket(file),
+            Ok(Kind::Fifo) => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let mut options = File::options();
+                options.read(is_input).write(!is_input).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+                // A pipe of another user's, as after su(1), cannot be; then what
+                // poll promises has to do.
+                End::File(options.open(path).unwrap_or(file))
+            }
+            _ => End::File(file),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            End::File(file) => file.read(buffer),
+            End::Socket(socket) => Ok(recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            End::File(file) => file.write(bytes),
+            End::Socket(socket) => {
+                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+                Ok(send(socket.as_raw_fd(), bytes, flags)?)
+            }
+        }
+    }
+
+    fn poll(&self, flags: PollFlags) -> PollFd<'_> {
+        match self {
+            End::File(file) | End::Socket(file) => PollFd::new(file.as_fd(), flags),
+        }
+    }
+}
+
 /// Bytes that the launcher carries from one descriptor to another.
 pub(super) struct Copy {
-    from: File,
-    to: File,
+    from: End,
+    to: End,
     /// Read and not yet written.
     pending: Vec<u8>,
-    /// How much may be written when poll says that some may.
-    at_once: usize,
     is_output: bool,
 }
 
-/// Enough for a pipe at once, and little to lose.
+/// What a pipe holds, by default.
 const CHUNK: usize = 64 * 1024;
 
 impl Copy {
     pub fn poll(&self) -> PollFd<'_> {
         match self.pending.is_empty() {
-            true => PollFd::new(self.from.as_fd(), PollFlags::POLLIN),
-            false => PollFd::new(self.to.as_fd(), PollFlags::POLLOUT),
+            true => self.from.poll(PollFlags::POLLIN),
+            false => self.to.poll(PollFlags::POLLOUT),
         }
     }
 
@@ -171,8 +215,7 @@ impl Copy {
                 Err(error) => error.kind() == ErrorKind::WouldBlock,
             };
         }
-        let some = self.pending.len().min(self.at_once);
-        match self.to.write(&self.pending[..some]) {
+        match self.to.write(&self.pending) {
             Ok(written) => {
                 self.pending.drain(..written);
                 true
@@ -183,16 +226,16 @@ impl Copy {
     }
 }
 
-/// How long the outputs of a cell that has ended may keep the launcher: what is
-/// left of them is there at once, and only a reader that hangs keeps it longer.
-const LAST_OUTPUT: Duration = Duration::from_secs(5);
-
-/// Carries what is left of the outputs.
-pub(super) fn finish(mut copies: Vec<Copy>) {
-    let deadline = Instant::now() + LAST_OUTPUT;
+/// Carries what is left of the outputs to whoever reads them, for as long as
+/// they take and `go_on` says so.
+pub(super) fn finish(mut copies: Vec<Copy>, mut go_on: impl FnMut() -> bool) {
     copies.retain(|copy| copy.is_output);
-    while !copies.is_empty() && Instant::now() < deadline {
+    while !copies.is_empty() {
         let ready = ready(&copies);
+        // What can be carried without waiting is carried in every case.
+        if !ready.contains(&true) && !go_on() {
+            return;
+        }
         let mut ready = ready.into_iter();
         copies.retain_mut(|copy| !ready.next().unwrap_or(false) || copy.step());
     }

@@ -2,7 +2,7 @@
 //! and the records of the child.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -244,6 +244,7 @@ impl Running {
                 (Signal::SIGCONT, relay) => {
                     relay.iter_mut().for_each(Relay::resume);
                     self.state.provider_is_stopped = false;
+                    self.state.stop_is_asked = false;
                     self.send(signal);
                 }
                 (Signal::SIGTSTP, _) => {
@@ -315,8 +316,8 @@ impl Running {
             }
             Some(Record::Executing) => self.state.is_executing = true,
             Some(Record::Terminal) => {
-                if let (Some(terminal), Some(master)) = (self.terminal.take(), message.descriptor) {
-                    match Relay::new(terminal, master) {
+                if let (Some(terminal), Some([master, slave])) = (self.terminal.take(), message.descriptors) {
+                    match Relay::new(terminal, master, slave) {
                         Ok(relay) => self.relay = Some(relay),
                         Err(errno) => {
                             self.refused =
@@ -371,11 +372,26 @@ impl Running {
             });
         }
         let end = clone::wait(self.pid);
-        stdio::finish(self.copies);
-        if let Some(relay) = self.relay {
+        self.carry_last_output();
+        if let Some(relay) = self.relay.take() {
             relay.finish();
         }
         Ended { end, state: self.state, wall: self.started.elapsed(), refused: self.refused }
+    }
+}
+
+impl Running {
+    /// A reader may be slow, as a pager is. It is waited for unless the time is
+    /// up or the launcher is told to end.
+    fn carry_last_output(&mut self) {
+        let deadline = self.timeout.and_then(|timeout| self.started.checked_add(timeout));
+        let copies = std::mem::take(&mut self.copies);
+        stdio::finish(copies, || {
+            let is_told = self.signals.read_signal().ok().flatten().is_some_and(|info| {
+                Signal::try_from(info.ssi_signo as i32).is_ok_and(|signal| ENDING.contains(&signal))
+            });
+            !is_told && deadline.is_none_or(|deadline| Instant::now() < deadline)
+        });
     }
 }
 
@@ -403,13 +419,13 @@ struct Message {
     /// Of its sender, as the launcher counts.
     pid: i32,
     /// What came along.
-    descriptor: Option<OwnedFd>,
+    descriptors: Option<[OwnedFd; 2]>,
 }
 
 /// The next message; `None` at the end.
 fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
     let mut bytes = [0; report::LENGTH];
-    let mut space = nix::cmsg_space!(std::os::fd::RawFd, UnixCredentials);
+    let mut space = nix::cmsg_space!([RawFd; 2], UnixCredentials);
     let mut iov = [IoSliceMut::new(&mut bytes)];
     let message = recvmsg::<()>(
         report.as_raw_fd(),
@@ -417,16 +433,18 @@ fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
         Some(&mut space),
         MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
     )?;
-    let (mut pid, mut descriptor) = (0, None);
+    let (mut pid, mut descriptors) = (0, None);
     for control in message.cmsgs()? {
         match control {
             ControlMessageOwned::ScmCredentials(credentials) => pid = credentials.pid(),
-            ControlMessageOwned::ScmRights(fds) => descriptor = fds.first().map(|&fd| received(fd)),
+            ControlMessageOwned::ScmRights(fds) => {
+                descriptors = <[RawFd; 2]>::try_from(fds).ok().map(|fds| fds.map(received));
+            }
             _ => {}
         }
     }
     let length = message.bytes;
-    Ok((length > 0).then(|| Message { record: Record::decode(&bytes[..length]), pid, descriptor }))
+    Ok((length > 0).then(|| Message { record: Record::decode(&bytes[..length]), pid, descriptors }))
 }
 
 /// A cell that is no more.

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::sys::tty;
@@ -39,9 +39,8 @@ pub(super) struct Relay {
 const CHUNK: usize = 4096;
 
 impl Relay {
-    pub fn new(caller: Caller, master: OwnedFd) -> nix::Result<Relay> {
+    pub fn new(caller: Caller, master: OwnedFd, slave: OwnedFd) -> nix::Result<Relay> {
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
-        let slave = tty::open_slave(master.as_fd()).map_err(|failure| failure.errno)?;
         let mut relay = Relay {
             terminal: reopen(caller.terminal),
             master: master.into(),
@@ -166,6 +165,10 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        if self.saved.is_some() {
+            // What the terminal was made to answer must not be typed into the shell.
+            let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
+        }
         self.suspend();
     }
 }

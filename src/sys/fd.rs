@@ -182,8 +182,9 @@ pub fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// Sends a message with `fd` over a Unix socket.
-pub fn send_descriptor(socket: RawFd, message: &[u8], fd: BorrowedFd) -> Result<()> {
+/// Sends a message with two descriptors over a Unix socket.
+pub fn send_descriptors(socket: RawFd, message: &[u8], fds: [BorrowedFd; 2]) -> Result<()> {
+    let fds = fds.map(|fd| fd.as_raw_fd());
     let mut iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     // A cmsghdr must be aligned as its first member is; u64 is enough.
     let mut control = [0u64; 4];
@@ -192,15 +193,15 @@ pub fn send_descriptor(socket: RawFd, message: &[u8], fd: BorrowedFd) -> Result<
     header.msg_iov = &raw mut iov;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: CMSG_SPACE of one int is 24, and `control` has 32 bytes; the one that CMSG_FIRSTHDR
-    // returns lies in `control`, and CMSG_DATA of it has room for the int written there.
+    // SAFETY: CMSG_SPACE of two ints is 24, and `control` has 32 bytes; the one that CMSG_FIRSTHDR
+    // returns lies in `control`, and CMSG_DATA of it has room for the two written there.
     unsafe {
-        header.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+        header.msg_controllen = libc::CMSG_SPACE(size_of_val(&fds) as u32) as _;
         let control = libc::CMSG_FIRSTHDR(&raw const header);
         (*control).cmsg_level = libc::SOL_SOCKET;
         (*control).cmsg_type = libc::SCM_RIGHTS;
-        (*control).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(control).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        (*control).cmsg_len = libc::CMSG_LEN(size_of_val(&fds) as u32) as _;
+        libc::CMSG_DATA(control).cast::<[RawFd; 2]>().write_unaligned(fds);
         check(Call::Sendmsg, libc::sendmsg(socket, &raw const header, libc::MSG_NOSIGNAL) as libc::c_long)
             .map(drop)
     }

@@ -28,10 +28,13 @@ pub fn reset_dispositions() -> Result<()> {
     Ok(())
 }
 
-/// Lets a write to a pipe that nobody reads fail with EPIPE.
-pub fn ignore_broken_pipes() {
-    // SAFETY: SIG_IGN is a valid disposition.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+/// Lets a write to a pipe that nobody reads fail with EPIPE, and one past the
+/// limit on file sizes with EFBIG.
+pub fn ignore_failing_writes() {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: SIG_IGN is a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 /// Blocks every signal.

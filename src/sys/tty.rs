@@ -19,7 +19,7 @@ pub fn open_pair(ptmx: &CStr) -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// The slave of a master, whichever devpts instance it is of.
-pub fn open_slave(master: BorrowedFd) -> Result<OwnedFd> {
+fn open_slave(master: BorrowedFd) -> Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: TIOCGPTPEER takes open flags by value.
     let slave = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };

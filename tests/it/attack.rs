@@ -454,3 +454,46 @@ fn paths_with_dots_are_refused_wherever_they_stand() {
     }
     ground.canary.is_untouched("paths with dots");
 }
+
+#[test]
+fn what_holds_a_narrower_entry_cannot_be_renamed_away() {
+    let Some(user) = User::new() else { return };
+    user.directory("work/.git/hooks");
+    let hooks = user.file("work/.git/hooks/pre-commit", "of the owner");
+    let bind = format!("{}:/work/.git/hooks", user.path("work/.git/hooks").display());
+    let script = "mv .git old && mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit; \
+                  rm -rf .git; echo more > .git/index";
+    let options = ["--workspace", "work", "--ro-bind", &bind];
+    let output = user.script(&options, script).output().expect("a launch");
+    assert_eq!(fs::read_to_string(hooks).unwrap(), "of the owner", "{}", user::text(&output));
+    assert_eq!(fs::read_to_string(user.path("work/.git/index")).unwrap(), "more\n");
+}
+
+#[test]
+fn a_provider_too_large_to_hash_keeps_no_launcher_busy() {
+    let Some(user) = User::new() else { return };
+    user.directory("work");
+    let program = user.file("work/run.sh", "#!/bin/sh\nexit 7\n");
+    File::options().write(true).open(&program).unwrap().set_len(900 << 30).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let options = ["--timeout", "20s", "--workspace", "work", "--report", "r"];
+    let status = user.cell(&options, &["./run.sh"]).status().expect("a launch");
+    assert_eq!(status.code(), Some(7));
+    let report = fs::read_to_string(user.path("r")).unwrap();
+    assert!(report.contains("\"sha256\":null"), "{report}");
+}
+
+#[test]
+fn root_follows_no_planted_link_to_a_report() {
+    if !user::is_root() {
+        return println!("skipped: not started by root");
+    }
+    let Some(user) = User::new() else { return };
+    let roots = user.path("roots");
+    fs::create_dir(&roots).unwrap();
+    symlink(&roots, user.path("logs")).unwrap();
+    let report = user.path("logs/report").display().to_string();
+    let output = user.cell_by_root(&["--report", &report], &["true"]).output().expect("a launch");
+    assert_eq!(output.status.code(), Some(125), "{}", user::text(&output));
+    assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
+}

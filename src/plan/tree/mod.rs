@@ -109,11 +109,13 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
     for place in places {
         let below = views.iter().filter(|(_, view)| place != *view && place.starts_with(view));
         let nearest = below.max_by_key(|(_, view)| view.components().count());
-        paths.push(match nearest {
-            Some((source, view)) => source.join(place.strip_prefix(view).unwrap_or(place)),
+        let Some((source, view)) = nearest else {
             // It may lie in a view of the system, which shows the host's own path.
-            None => place.to_owned(),
-        });
+            paths.push(place.to_owned());
+            continue;
+        };
+        let within = place.ancestors().take_while(|above| above != view);
+        paths.extend(within.filter_map(|above| above.strip_prefix(view).ok()).map(|rest| source.join(rest)));
     }
     paths.extend(DEVICES.map(|name| Path::new("/dev").join(name)));
     paths
@@ -164,6 +166,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
         tree.nodes.remove(Path::new(VAR_TMP));
     }
     tree.nodes.extend(asked.nodes);
+    overlap::pin_parents(&mut tree);
     steps::order(&tree, policy, with_rights)
 }
 
@@ -417,12 +420,12 @@ impl Tree<'_> {
     /// A source, which must be there and be reached through no symbolic link.
     fn find(&self, path: &Path, origin: &Origin) -> Result<File, Error> {
         let shown = path.display();
-        if path.starts_with("/proc") {
-            return Err(at(origin, format!("{shown} shows the host's processes"))
-                .cause("their command lines and environments can be read there")
-                .remedy("leave it out: a cell has a /proc of its own"));
-        }
         match self.host.file(path) {
+            Lookup::Found(file) if file.is_on_proc => {
+                Err(at(origin, format!("{shown} shows the host's processes"))
+                    .cause("their command lines and environments can be read there")
+                    .remedy("leave it out: a cell has a /proc of its own"))
+            }
             Lookup::Found(file) => Ok(file),
             Lookup::Missing => Err(at(origin, format!("{shown} does not exist"))
                 .remedy("correct the path, or make it before the run")),
@@ -522,7 +525,7 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
     let identity = crate::sys::fd::Identity { device: 0, inode: 0 };
     Content::Bind {
         source: source.to_owned(),
-        file: File { identity, kind },
+        file: File { identity, kind, is_on_proc: false },
         to_be_made: true,
         attributes: VIEW,
     }

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::host::{Kind, Lookup};
 use crate::plan::landlock::{Grant, access};
 use crate::policy::Policy;
+use crate::sys::mount::READ_ONLY;
 
 /// An entry at its place.
 type Entry<'a> = (&'a Path, &'a Node);
@@ -55,11 +56,37 @@ fn inherits(node: &Node, outer: &Node) -> bool {
     access(ABI, outer.grant, true) & !own & !listing != 0
 }
 
+/// Makes a mount point of every directory between a writable view and a
+/// narrower entry in it. The entry's own place cannot be renamed, as something
+/// is mounted there; but one above it could be, with the entry, and another one
+/// made in its stead.
+pub(super) fn pin_parents(tree: &mut Tree) {
+    let mut pins = Vec::new();
+    for (place, node) in &tree.nodes {
+        let Some((around, outer)) = tree.holder(place) else { continue };
+        let Content::Bind { source, attributes, .. } = &outer.content else { continue };
+        if attributes & READ_ONLY != 0 || !inherits(node, outer) {
+            continue;
+        }
+        for between in place.ancestors().skip(1).take_while(|above| *above != around) {
+            let source = source.join(between.strip_prefix(around).unwrap_or(between));
+            // Where there is no such directory, there is nothing to mount on either, which is told later.
+            if let Lookup::Found(file) = tree.host.file(&source) {
+                let content = Content::Bind { source, file, to_be_made: false, attributes: *attributes };
+                pins.push((between.to_owned(), Node { content, ..outer.clone() }));
+            }
+        }
+    }
+    tree.nodes.extend(pins);
+}
+
 /// Where a narrower entry is wanted all the same: a read-only view in a
 /// writable one, and all that lies in a channel that is granted whole.
 fn is_held_by_its_mount(policy: &Policy, (_, node): Entry, (around, _): Entry) -> bool {
-    let in_replaceable_channel =
-        policy.channel.as_ref().is_some_and(|channel| channel.replaceable && channel.dir == around);
+    let in_replaceable_channel = policy
+        .channel
+        .as_ref()
+        .is_some_and(|channel| channel.replaceable && around.starts_with(&channel.dir));
     node.grant == Grant::ReadExecute || in_replaceable_channel || node.is_built_in()
 }
 
