@@ -49,6 +49,8 @@ pub enum Problem {
 
     #[error("`${{{0}}}` is not defined")]
     UndefinedVariable(String),
+    #[error("`${{{0}}}` is empty")]
+    EmptyVariable(String),
     #[error("the environment has no `{0}`")]
     UndefinedEnvironment(String),
     #[error("`{0}` is no variable")]
@@ -138,6 +140,9 @@ impl PolicyError {
             Problem::ExtendsCircle(_) | Problem::ExtendsDepth(_) => "take one of these out of `extends`",
             Problem::UndefinedVariable(name) => {
                 return Some(format!("give it with --var {name}=VALUE"));
+            }
+            Problem::EmptyVariable(_) => {
+                "give it a value; it is often a shell variable in quotes that is not set"
             }
             Problem::UndefinedEnvironment(name) => {
                 return Some(format!("set {name} for the launcher, or give a value here"));

@@ -156,8 +156,11 @@ impl Source<'_> {
     fn parse(&self, vars: &Vars) -> Result<File, PolicyError> {
         let mut table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
         self.version(table.get_ref())?;
-        for (_, value) in table.get_mut().iter_mut() {
-            self.expand(value, vars)?;
+        for (section, value) in table.get_mut().iter_mut() {
+            // Anywhere else an empty value leaves more than was meant: of
+            // `runs/${run}` all runs.
+            let may_be_empty = section.get_ref().as_ref() == "environment";
+            self.expand(value, vars, may_be_empty)?;
         }
         serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
     }
@@ -177,11 +180,16 @@ impl Source<'_> {
         }
     }
 
-    fn expand(&self, value: &mut Spanned<DeValue>, vars: &Vars) -> Result<(), PolicyError> {
+    fn expand(
+        &self,
+        value: &mut Spanned<DeValue>,
+        vars: &Vars,
+        may_be_empty: bool,
+    ) -> Result<(), PolicyError> {
         let offset = value.span().start;
         match value.get_mut() {
             DeValue::String(text) => {
-                let expanded = vars.expand(text);
+                let expanded = vars.expand(text, may_be_empty);
                 let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
                 if let Some(expanded) = expanded {
                     *text = expanded.into();
@@ -189,12 +197,12 @@ impl Source<'_> {
             }
             DeValue::Array(values) => {
                 for value in values.iter_mut() {
-                    self.expand(value, vars)?;
+                    self.expand(value, vars, may_be_empty)?;
                 }
             }
             DeValue::Table(table) => {
                 for (_, value) in table.iter_mut() {
-                    self.expand(value, vars)?;
+                    self.expand(value, vars, may_be_empty)?;
                 }
             }
             _ => {}

@@ -392,6 +392,20 @@ fn variables_come_from_flags_and_environment() {
     assert_eq!(policy.environment.set["${key}"], "t0k /home/me $HOME");
 }
 
+#[test]
+fn an_empty_variable_widens_nothing() {
+    let mut case = Case::new();
+    case.env.insert("EMPTY".into(), "".into());
+    for path in ["runs/${run}", "${env:EMPTY}/a"] {
+        case.file("p.toml", format!("version = 1\nrun.expose = [{{ path = '{path}' }}]"));
+        let error = case.load(&["--policy=p.toml", "--var=run="]).unwrap_err();
+        assert!(error.to_string().ends_with("}` is empty"), "{error}");
+    }
+    case.file("p.toml", "version = 1\nenvironment.set = { A = '${run}', B = '${env:EMPTY}' }");
+    let set = case.load(&["--policy=p.toml", "--var=run="]).unwrap().environment.set;
+    assert_eq!((&*set["A"], &*set["B"]), ("", ""));
+}
+
 /// A file that is refused, the message and what to write instead.
 #[rustfmt::skip]
 const REFUSED_FILES: &[(&str, &str, &str)] = &[
@@ -494,6 +508,7 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--policy=/dev/zero"], "--policy: /dev/zero is larger than 1048576 bytes", "something else"),
     (&["--profile=codx"], "--profile: no built-in profile `codx`", "did you mean `codex`?"),
     (&["--profile=codex"], "profile codex:15: `${state}` is not defined", "--var state=VALUE"),
+    (&["--profile=codex", "--var=state="], "profile codex:15: `${state}` is empty", "a shell variable in quotes that is not set"),
     (&["--var=NOPE"], "--var: the environment has no `NOPE`", "set NOPE"),
     (&["--var=a b=c"], "--var: `a b` cannot name a variable", "letters"),
     (&["--var==c"], "--var: `` cannot name a variable", "letters"),
