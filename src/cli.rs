@@ -254,8 +254,8 @@ Examples:
   cellblock run --ro-bind /opt/toolchain --bind out:/data -- make
   cellblock run --args 3 3< <(printf '%s\\0' --env TOKEN=x) -- sh
 
-  SRC:DEST is split at its first colon. A path that holds a colon is written in a
-  policy file: ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
+  SRC:DEST holds one colon. A path that holds another is written in a policy file:
+  ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
 
 Exit status:
   the provider's own; 124 timed out; 125 the cell failed before the provider ran;
@@ -469,7 +469,7 @@ mod tests {
         for (line, text) in [
             ("cellblock --version", env!("CARGO_PKG_VERSION")),
             ("cellblock --help", "125 the cell failed"),
-            ("cellblock run --help", "split at its first colon"),
+            ("cellblock run --help", "SRC:DEST holds one colon"),
         ] {
             let error = parse_line(line).expect_err(line);
             assert_eq!(exit_code(&error), 0, "{line}");

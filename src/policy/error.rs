@@ -70,6 +70,10 @@ pub enum Problem {
     RelativeDestination(PathBuf),
     #[error("`{0}` holds a colon")]
     Colon(String),
+    #[error("`{0}` holds more than one colon")]
+    SecondColon(String),
+    #[error("`{}` holds a colon", .0.display())]
+    TmpfsColon(PathBuf),
     #[error("a view of `/` would show the whole host")]
     WholeHost,
     #[error("`/` of the cell is its own")]
@@ -163,6 +167,13 @@ impl PolicyError {
                     }
                     _ => format!("write {{ src = \"{path}\" }}"),
                 });
+            }
+            Problem::SecondColon(_) => {
+                "write --ro-bind SRC:DEST or --bind SRC:DEST; a path that holds a colon is written in a policy file"
+            }
+            Problem::TmpfsColon(_) => {
+                "write a path alone; a size is written in a policy file: \
+                 tmpfs = [{ path = \"/t\", size = \"512M\" }]"
             }
             Problem::WholeHost => "name the directories that the cell needs",
             Problem::CellRoot => "mount at a path below it",

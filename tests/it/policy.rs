@@ -197,7 +197,7 @@ fn every_flag_is_read() {
         .load(&[
             "--mode=nested",
             "--ro-bind=tools/",
-            "--ro-bind=/srv//a/./b:/b:c",
+            "--ro-bind=/srv//a/./b:/b",
             "--bind=out:/data",
             "--tmpfs=/var/tmp",
             "--expose=./state",
@@ -223,7 +223,7 @@ fn every_flag_is_read() {
     assert_eq!(files.ro_bind[0].dest, at("tools"));
     assert_eq!(files.ro_bind[0].origin, Origin("--ro-bind".into()));
     assert_eq!(files.ro_bind[1].src, Path::new("/srv/a/b"));
-    assert_eq!(files.ro_bind[1].dest, Path::new("/b:c"));
+    assert_eq!(files.ro_bind[1].dest, Path::new("/b"));
     assert_eq!(files.bind[0].src, at("out"));
     assert_eq!(files.tmpfs[0].path, Path::new("/var/tmp"));
     assert_eq!(policy.run.expose[0].path, at("state"));
@@ -520,6 +520,9 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--ro-bind=/"], "--ro-bind: a view of `/`", ""),
     (&["--bind=/a:/"], "--bind: `/` of the cell is its own", ""),
     (&["--bind=/a", "--ro-bind=/b:/a"], "--bind: `/a` is given at --ro-bind too", ""),
+    (&["--bind=.:/data:ro"], "--bind: `.:/data:ro` holds more than one colon", "write --ro-bind SRC:DEST"),
+    (&["--ro-bind=/a:/b:c"], "--ro-bind: `/a:/b:c` holds more than one colon", "in a policy file"),
+    (&["--tmpfs=/t:size=1G"], "--tmpfs: `/t:size=1G` holds a colon", "size = \"512M\""),
     (&["--tmpfs=t"], "--tmpfs: `t` is a path in the cell", ""),
     (&["--expose=/"], "--expose: a view of `/`", ""),
     (&["--expose=/a/.."], "--expose: `/a/..` holds `..`", ""),
