@@ -35,7 +35,7 @@ const LIKENESS: f64 = 0.7;
 /// The first thing that is wrong, with its place.
 pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
     let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
-    let mut loader = Loader { vars, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
+    let mut loader = Loader { vars, cwd, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
     for name in &options.profile {
         loader.profile(name, &Origin("--profile".into()))?;
     }
@@ -49,6 +49,7 @@ pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, Polic
 
 struct Loader<'a> {
     vars: Vars<'a>,
+    cwd: &'a Path,
     draft: Draft,
     /// The files that extend each other down to the one being read.
     open: Vec<String>,
@@ -63,7 +64,8 @@ impl Loader<'_> {
             let name = name.to_owned();
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
-        self.add(&Source { name: format!("profile {name}"), text, dir: Path::new("/") })
+        // A profile names no place of its own: what is relative came by --var.
+        self.add(&Source { name: format!("profile {name}"), text, dir: self.cwd })
     }
 
     /// `shown` is the path as it was written, which messages and circles go by.

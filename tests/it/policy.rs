@@ -694,6 +694,9 @@ fn profiles_name_the_state_once() {
         assert_eq!(sources.collect::<Vec<_>>(), [Path::new("/s")], "{name}");
         assert_eq!(policy.mode, Mode::Sealed);
     }
+    let case = Case::new();
+    let policy = case.load(&["--profile=codex", "--var=state=s"]).unwrap();
+    assert_eq!(policy.filesystem.bind[0].src, Path::new(&case.path()).join("s"));
     let flags = ["--profile=codex", "--var=state=/s"];
     let set = Case::new().load(&flags).unwrap().environment.set;
     assert_eq!(set["CODEX_HOME"], "/home/agent/.codex");
