@@ -423,8 +423,18 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\n[filesystem]\nbind = [\n '/a',\n {src = '/b', optinal = true}]", "p.toml:5: unknown field `optinal`", "did you mean `optional`?"),
     ("version = 1\n[filesystem]\nbind = [{dest = '/b'}]", "p.toml:3: missing field `src`", ""),
     ("version = 1\n[filesystem]\nbind = [1]", "p.toml:3: invalid type: integer `1`, expected a path or a table", ""),
-    ("version = 1\n[filesystem]\nbind = '/a'", "p.toml:3: invalid type: string \"/a\", expected a sequence", ""),
-    ("version = 1\n[cell]\nhostname = 7", "p.toml:3: invalid type: integer `7`, expected a string", ""),
+    ("version = 1\n[filesystem]\nbind = '/a'", "p.toml:3: invalid type: string \"/a\", expected a sequence", "write a list: [\"…\"]"),
+    ("version = 1\n[cell]\nhostname = 7", "p.toml:3: invalid type: integer `7`, expected a string", "in quotes: \"7\""),
+    ("version = 1\n[cell]\nhostname = cell", "p.toml:3: string values must be quoted", "a string stands in quotes"),
+    ("version = 1\n[cell]\nhostname = foo", "p.toml:3: invalid boolean", "a string stands in quotes"),
+    ("version = 1\n[cell]\ntimeout = 30", "p.toml:3: invalid type: integer `30`, expected a string", "write \"30s\""),
+    ("version = 1\nworkspace = '.'", "p.toml:2: invalid type: string \".\", expected the table [workspace]", "write [workspace] on a line"),
+    ("version = 1\ntimeout = '30s'", "p.toml:2: unknown field `timeout`", "it belongs in [cell]"),
+    ("version = 1\ndir = 'repo'", "p.toml:2: unknown field `dir`", "it belongs in [channel] or in [workspace]"),
+    ("version = 1\n[workspace]\nextends = ['codex']", "p.toml:3: unknown field `extends`", "it belongs above the first [section]"),
+    ("version = 1\n[environment]\nFOO = 'x'", "p.toml:3: unknown field `FOO`", "write set = { FOO = \"…\" }"),
+    ("version = 1\nrun.expose = ['${HOME}/x']", "p.toml:2: `${HOME}` is not defined", "--var HOME=VALUE, or write ${env:HOME}"),
+    ("version = 1\nrun.expose = ['~/repo']", "p.toml:2: `~` is not expanded: ~/repo", "write ${env:HOME}/repo"),
     ("version = 1\nrun.expose = ['${nope}/x']", "p.toml:2: `${nope}` is not defined", "--var nope=VALUE"),
     ("version = 1\nrun.expose = [\n'/a',\n'${env:NOPE}']", "p.toml:4: the environment has no `NOPE`", "set NOPE"),
     ("version = 1\nenvironment.set.A = '$HOME'", "p.toml:2: `$HOME` is no variable", "$$ is a dollar"),
@@ -434,7 +444,7 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\nextends = ['p.toml']", "p.toml:2: extends goes round in a circle: p.toml → p.toml", "extends"),
     ("version = 1\nextends = ['./p.toml']", "p.toml:2: extends goes round in a circle: p.toml → p.toml", "extends"),
     ("version = 1\nrun.expose = ['']", "p.toml:2: an empty path", "write a path"),
-    ("version = 1\nrun.expose = ['/a/../b']", "p.toml:2: `/a/../b` holds `..`", "without `..`"),
+    ("version = 1\nrun.expose = ['/a/../b']", "p.toml:2: `/a/../b` holds `..`", "without `..`, as in /b"),
     ("version = 1\nrun.expose = ['..']", "p.toml:2: `..` holds `..`", "without `..`"),
     ("version = 1\nrun.expose = ['/']", "p.toml:2: a view of `/` would show the whole host", "name the directories"),
     ("version = 1\nrun.expose = ['//.']", "p.toml:2: a view of `/` would show the whole host", "name the directories"),
@@ -479,6 +489,7 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\nrequire.landlock = 0", "p.toml:2: Landlock ABI 0", "allow_missing"),
     ("version = 1\nrequire.landlock = -1", "p.toml:2: invalid value: integer `-1`, expected u32", ""),
     ("version = 1\nrequire.without = ['cgroup']", "p.toml:2: the layer cgroup cannot", "landlock, seccomp or network"),
+    ("version = 1\nrequire.without = ['mounts']", "p.toml:2: unknown variant `mounts`", "use landlock, seccomp or network"),
     ("version = 1\nrequire.without = ['sccomp']", "p.toml:2: unknown variant `sccomp`", "did you mean `seccomp`?"),
 ];
 
@@ -504,6 +515,9 @@ fn refused(error: &PolicyError, message: &str, remedy: &str, input: &str) {
 #[rustfmt::skip]
 const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--policy=none.toml"], "--policy: cannot read none.toml: No such file", "readable"),
+    (&["--policy=codex"], "--policy: cannot read codex: No such file", "a profile is given by --profile codex"),
+    (&["--profile=./cell.toml"], "--profile: no built-in profile `./cell.toml`", "a file is given by --policy ./cell.toml"),
+    (&["--workspace=~/repo"], "--workspace: `~` is not expanded: ~/repo", "write $HOME/repo"),
     (&["--policy=."], "--policy: cannot read .: Is a directory", "readable"),
     (&["--policy=/dev/zero"], "--policy: /dev/zero is larger than 1048576 bytes", "something else"),
     (&["--profile=codx"], "--profile: no built-in profile `codx`", "did you mean `codex`?"),
@@ -525,6 +539,7 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--tmpfs=/t:size=1G"], "--tmpfs: `/t:size=1G` holds a colon", "size = \"512M\""),
     (&["--tmpfs=t"], "--tmpfs: `t` is a path in the cell", ""),
     (&["--expose=/"], "--expose: a view of `/`", ""),
+    (&["--bind=/a/b/../c"], "--bind: `/a/b/../c` holds `..`", "without `..`, as in /a/c"),
     (&["--expose=/a/.."], "--expose: `/a/..` holds `..`", ""),
     (&["--workspace=/a:rw"], "--workspace: `rw` after the workspace is not `ro`", "DIR:ro"),
     (&["--workspace=:ro"], "--workspace: an empty path", ""),
@@ -580,7 +595,7 @@ fn a_syntax_error_shows_the_line_and_the_value_of_no_variable() {
     case.file("p.toml", "version = 1\n[filesystem]\nro_bnd = ['${TOKEN}']\n");
     let error = case.load(&["--policy=p.toml", "--var=TOKEN"]).unwrap_err();
     let excerpt = error.excerpt().unwrap();
-    assert_eq!(excerpt, "  |\n3 | ro_bnd = ['${TOKEN}']\n  | ^^^^^^");
+    assert_eq!(excerpt, "this line:\n3 | ro_bnd = ['${TOKEN}']\n  | ^^^^^^");
 }
 
 /// Origins are the one thing that a shown policy does not keep.
