@@ -249,7 +249,8 @@ fn remedy(message: &str, key: &str) -> Option<String> {
     let mut names = message.split('`').skip(1).step_by(2);
     if message.starts_with("unknown ") {
         let name = names.next()?;
-        return instead_of(name, names.collect(), key);
+        let known = names.collect();
+        return instead_of(name, known, key).or_else(|| place_for(message, name));
     }
     // A bare word is taken for what its first letter could begin.
     let bare = ["string values must be quoted", "invalid boolean", "invalid float", "invalid mantissa"];
@@ -282,10 +283,14 @@ fn instead_of(name: &str, mut known: Vec<&str>, key: &str) -> Option<String> {
     if is_layer {
         return Some("use landlock, seccomp or network".to_owned());
     }
-    if known == ["pass", "set"] {
-        return Some(format!("write set = {{ {name} = \"…\" }}"));
-    }
-    let places = places_of(name);
+    let is_environment = known == ["pass", "set"];
+    is_environment.then(|| format!("write set = {{ {name} = \"…\" }}"))
+}
+
+/// Where the key `name` stands, if another table has it.
+fn place_for(message: &str, name: &str) -> Option<String> {
+    let is_key = message.starts_with("unknown field");
+    let places = if is_key { places_of(name) } else { Vec::new() };
     (!places.is_empty()).then(|| format!("it belongs {}", places.join(" or ")))
 }
 
