@@ -217,14 +217,19 @@ pub struct RunAs {
 }
 
 impl FromStr for RunAs {
-    type Err = &'static str;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (uid, gid) = text.split_once(':').ok_or("write UID:GID, two numbers")?;
-        let number = |id: &str| id.parse().map_err(|_| "write UID:GID, two numbers");
+        let user = text.split(':').next().unwrap_or(text);
+        let numbers = || match user.parse::<u32>() {
+            Ok(_) => "write UID:GID, two numbers".to_owned(),
+            Err(_) => format!("write UID:GID, two numbers, as in $(id -u {user}):$(id -g {user})"),
+        };
+        let number = |id: &str| id.parse().map_err(|_| numbers());
+        let (uid, gid) = text.split_once(':').ok_or_else(numbers)?;
         let run_as = RunAs { uid: number(uid)?, gid: number(gid)? };
         if run_as.uid == 0 || run_as.gid == 0 {
-            return Err("a cell never runs as root; give an ordinary user and group");
+            return Err("a cell never runs as root; give an ordinary user and group".to_owned());
         }
         Ok(run_as)
     }
@@ -254,8 +259,8 @@ Examples:
   cellblock run --ro-bind /opt/toolchain --bind out:/data -- make
   cellblock run --args 3 3< <(printf '%s\\0' --env TOKEN=x) -- sh
 
-  SRC:DEST is split at its first colon. A path that holds a colon is written in a
-  policy file: ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
+  SRC:DEST holds one colon. A path that holds another is written in a policy file:
+  ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
 
 Exit status:
   the provider's own; 124 timed out; 125 the cell failed before the provider ran;
@@ -292,30 +297,49 @@ pub fn exit_code(error: &clap::Error) -> u8 {
 }
 
 fn with_hint(args: &[OsString], mut error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidArg)
-        && let Some(hint) = hint(args, stray)
-    {
+    let hint = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(stray))) => hint(args, stray),
+        (ErrorKind::InvalidSubcommand, _) if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+            Some(commands(args))
+        }
+        _ => None,
+    };
+    if let Some(hint) = hint {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
     error
 }
 
-/// What to write instead of a word that stands where no word can.
+/// The commands that could stand where the unknown one does.
+fn commands(args: &[OsString]) -> String {
+    let whole = command();
+    let outer = args.get(1).and_then(|name| whole.find_subcommand(name)).unwrap_or(&whole);
+    let names = outer.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+    format!("the commands are {}", names.collect::<Vec<_>>().join(", "))
+}
+
+/// What to write instead of a word that stands where it cannot.
 fn hint(args: &[OsString], stray: &str) -> Option<String> {
-    if stray.starts_with('-') {
-        return None;
-    }
     let options = args.split(|arg| arg == "--").next()?;
-    let bubblewrap = options.windows(3).find(|words| {
-        (words[0] == "--ro-bind" || words[0] == "--bind")
-            && !words[1].as_bytes().starts_with(b"-")
-            && words[2] == stray
-    });
-    if let Some([flag, src, dest]) = bubblewrap {
-        let (flag, src) = (flag.display(), src.display());
-        let dest = dest.display();
-        return Some(format!("source and destination are one word here: write '{flag} {src}:{dest}'"));
+    // As bubblewrap and Docker call what has another name here.
+    match stray {
+        "--volume" => return Some("a view is '--bind SRC:DEST' or '--ro-bind SRC:DEST'".to_owned()),
+        "--setenv" => return Some("write '--env NAME=VALUE'".to_owned()),
+        "--cwd" | "--workdir" => return Some("write '--chdir PATH'".to_owned()),
+        _ if stray.starts_with('-') => return None,
+        _ => {}
+    }
+    let at = options.iter().position(|word| word == stray)?;
+    let before = |back: usize| at.checked_sub(back).and_then(|at| options[at].to_str()).unwrap_or_default();
+    match (before(2), before(1)) {
+        (flag @ ("--ro-bind" | "--bind"), src) if !src.starts_with('-') => {
+            return Some(format!("source and destination are one word here: write '{flag} {src}:{stray}'"));
+        }
+        ("--env", name) if !name.contains('=') => {
+            return Some(format!("name and value are one word here: write '--env {name}={stray}'"));
+        }
+        (_, "-v") => return Some(format!("-v is --verbose; a view is '--bind {stray}'")),
+        _ => {}
     }
     match args.get(1)?.to_str()? {
         "run" | "plan" => Some(format!("the command comes after '--': write '-- {stray}'")),
@@ -331,7 +355,7 @@ pub enum ArgsError {
     #[error("--args: a descriptor number is needed")]
     NoDescriptor,
     /// The descriptor could not be read.
-    #[error("--args {fd}: cannot read descriptor {fd}: {source}")]
+    #[error("--args {fd}: cannot read descriptor {fd}: {source}{}", if_closed(*fd, source))]
     Read {
         /// The descriptor.
         fd: RawFd,
@@ -344,6 +368,13 @@ pub enum ArgsError {
     /// The data ends the options.
     #[error("--args {0}: the data holds `--`; only options are read, the command stays outside")]
     Command(RawFd),
+}
+
+fn if_closed(fd: RawFd, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBADF) => format!("; open it in the shell: --args {fd} {fd}<FILE"),
+        _ => String::new(),
+    }
 }
 
 /// Puts what the descriptors of `--args FD` hold in the place of the flag.
@@ -436,6 +467,14 @@ mod tests {
             ("cellblock run --ro-bind /a /b -- true", "write '--ro-bind /a:/b'"),
             ("cellblock run --ro-bind /a /b true", "write '--ro-bind /a:/b'"),
             ("cellblock plan --tmpfs /t --bind a b --net host -- x", "write '--bind a:b'"),
+            ("cellblock run -v /a:/b -- true", "a view is '--bind /a:/b'"),
+            ("cellblock run --volume /a:/b -- true", "'--bind SRC:DEST'"),
+            ("cellblock run --setenv A b -- true", "write '--env NAME=VALUE'"),
+            ("cellblock run --env A b -- true", "write '--env A=b'"),
+            ("cellblock run --env A=b bash", "the command comes after '--': write '-- bash'"),
+            ("cellblock run --cwd /x -- true", "write '--chdir PATH'"),
+            ("cellblock exec true", "the commands are run, plan, demo, policy"),
+            ("cellblock policy lint", "the commands are show, check, schema"),
             ("cellblock run bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --net host bash -c x", "write '-- bash'"),
             ("cellblock plan bash -- -x", "write '-- bash'"),
@@ -448,7 +487,7 @@ mod tests {
             ("cellblock run --mode open -- true", "[possible values: sealed, nested]"),
             ("cellblock run --net egress -- true", "[possible values: none, host]"),
             ("cellblock run --without mounts -- true", "[possible values: landlock, "),
-            ("cellblock run --run-as me -- true", "write UID:GID, two numbers"),
+            ("cellblock run --run-as me -- true", "two numbers, as in $(id -u me):$(id -g me)"),
             ("cellblock run --run-as 0:0 -- true", "never runs as root"),
             ("cellblock run --run-as 1000:0 -- true", "never runs as root"),
             ("cellblock run --pass-fd 2 -- true", "2 is not in 3.."),
@@ -469,7 +508,7 @@ mod tests {
         for (line, text) in [
             ("cellblock --version", env!("CARGO_PKG_VERSION")),
             ("cellblock --help", "125 the cell failed"),
-            ("cellblock run --help", "split at its first colon"),
+            ("cellblock run --help", "SRC:DEST holds one colon"),
         ] {
             let error = parse_line(line).expect_err(line);
             assert_eq!(exit_code(&error), 0, "{line}");
@@ -514,7 +553,10 @@ mod tests {
             ("a --args", "--args: a descriptor number is needed"),
             ("a --args x", "--args: a descriptor number is needed"),
             ("a --args=-1", "--args: a descriptor number is needed"),
-            ("a --args 9", "--args 9: cannot read descriptor 9: Bad file descriptor (os error 9)"),
+            (
+                "a --args 9",
+                "--args 9: cannot read descriptor 9: Bad file descriptor (os error 9); open it in the shell: --args 9 9<FILE",
+            ),
             ("a --args 6", "--args 6: the data holds --args itself"),
             ("a --args 7", "--args 7: the data holds --args itself"),
             ("a --args 8", "--args 8: the data holds `--`; only options are read, the command stays outside"),

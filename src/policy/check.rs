@@ -14,9 +14,9 @@ const HOSTNAME_MAX: usize = 64;
 ///
 /// # Errors
 ///
-/// An empty path, a NUL byte, `..`.
+/// An empty path, a NUL byte, `..`, a `~` at its start.
 pub fn host_path(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
-    plain(path)?;
+    plain(path, base)?;
     Ok(tidy(&base.join(path)))
 }
 
@@ -26,7 +26,7 @@ pub fn host_path(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
 ///
 /// Those of [`host_path`], and a relative path.
 pub fn cell_path(path: &Path) -> Result<PathBuf, Problem> {
-    plain(path)?;
+    plain(path, Path::new("/"))?;
     if !path.is_absolute() {
         return Err(Problem::RelativeDestination(path.to_owned()));
     }
@@ -57,16 +57,32 @@ pub fn view(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
     }
 }
 
-fn plain(path: &Path) -> Result<(), Problem> {
+fn plain(path: &Path, base: &Path) -> Result<(), Problem> {
     no_nul(path.as_os_str())?;
     if path.as_os_str().is_empty() {
         return Err(Problem::EmptyPath);
     }
+    if path.starts_with("~") {
+        return Err(Problem::Tilde(path.to_owned()));
+    }
     // The kernel takes `..` of a symlink's target, a reader that of its name.
     if path.components().any(|part| part == Component::ParentDir) {
-        return Err(Problem::DotDot(path.to_owned()));
+        let target = by_name(&base.join(path));
+        return Err(Problem::DotDot { path: path.to_owned(), target });
     }
     Ok(())
+}
+
+/// Where `path` leads if no part of it is a link.
+fn by_name(path: &Path) -> PathBuf {
+    let mut target = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(target.pop()),
+            part => target.push(part),
+        }
+    }
+    target
 }
 
 /// Without `.`, doubled and trailing slashes, so that equal places are equal.

@@ -232,6 +232,9 @@ impl Draft {
         }
         for path in &options.tmpfs {
             let tmpfs = flag("--tmpfs", |origin| {
+                if has_colon(path.as_os_str()) {
+                    return Err(Problem::TmpfsColon(path.clone()));
+                }
                 let path = check::mount_point(path)?;
                 let size = None;
                 Ok(Tmpfs { path, size, origin })
@@ -419,10 +422,18 @@ fn bind_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<Bind, Problem> 
     let (src, dest) = split_colon(text);
     let src = check::view(src, cwd)?;
     let dest = match dest {
+        // Docker's `:ro`, say, would be a part of the path, and the view writable.
+        Some(dest) if has_colon(dest.as_os_str()) => {
+            return Err(Problem::SecondColon(text.display().to_string()));
+        }
         Some(dest) => check::mount_point(dest)?,
         None => src.clone(),
     };
     Ok(Bind { src, dest, optional: false, origin })
+}
+
+fn has_colon(text: &OsStr) -> bool {
+    text.as_bytes().contains(&b':')
 }
 
 fn split_colon(text: &OsStr) -> (&Path, Option<&Path>) {

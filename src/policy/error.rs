@@ -1,11 +1,11 @@
 //! What can be wrong with a policy, and the words for it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::policy::Origin;
+use crate::policy::{Origin, profile};
 
 /// What is wrong with a policy, and where it was written.
 #[derive(Debug, Error)]
@@ -30,10 +30,10 @@ pub enum Problem {
     #[error("{message}")]
     Syntax {
         message: String,
-        /// The line of the file, with a mark below the place.
+        /// "this line:", and the line of the file with a mark below the place.
         excerpt: String,
-        /// A known name like the one that was written.
-        suggestion: Option<String>,
+        /// What to write instead, where that can be told.
+        remedy: Option<String>,
     },
     #[error("no version")]
     NoVersion,
@@ -49,6 +49,8 @@ pub enum Problem {
 
     #[error("`${{{0}}}` is not defined")]
     UndefinedVariable(String),
+    #[error("`${{{0}}}` is empty")]
+    EmptyVariable(String),
     #[error("the environment has no `{0}`")]
     UndefinedEnvironment(String),
     #[error("`{0}` is no variable")]
@@ -62,12 +64,22 @@ pub enum Problem {
     EmptyValue,
     #[error("a NUL byte")]
     NulByte,
-    #[error("`{}` holds `..`", .0.display())]
-    DotDot(PathBuf),
+    #[error("`{}` holds `..`", path.display())]
+    DotDot {
+        path: PathBuf,
+        /// Where it leads if no part of it is a link.
+        target: PathBuf,
+    },
+    #[error("`~` is not expanded: {}", .0.display())]
+    Tilde(PathBuf),
     #[error("`{}` is a path in the cell and not absolute", .0.display())]
     RelativeDestination(PathBuf),
     #[error("`{0}` holds a colon")]
     Colon(String),
+    #[error("`{0}` holds more than one colon")]
+    SecondColon(String),
+    #[error("`{}` holds a colon", .0.display())]
+    TmpfsColon(PathBuf),
     #[error("a view of `/` would show the whole host")]
     WholeHost,
     #[error("`/` of the cell is its own")]
@@ -107,7 +119,8 @@ impl Problem {
 }
 
 impl PolicyError {
-    /// The line of the file with a mark below the place, for syntax errors.
+    /// For syntax errors, "this line:" and the line of the file with a mark below
+    /// the place.
     pub fn excerpt(&self) -> Option<&str> {
         match &self.problem {
             Problem::Syntax { excerpt, .. } if !excerpt.is_empty() => Some(excerpt),
@@ -118,26 +131,38 @@ impl PolicyError {
     /// What to write instead, where there is more to say than the error says.
     pub fn remedy(&self) -> Option<String> {
         let remedy = match &self.problem {
-            Problem::Read { .. } => "give a readable policy file",
+            Problem::Read { path, .. } => match path.to_str().filter(|name| profile::find(name).is_some()) {
+                Some(name) => return Some(format!("a profile is given by --profile {name}")),
+                None => "give a readable policy file",
+            },
             Problem::TooLarge { .. } => "give a policy file; this is something else",
             Problem::NotUtf8 { .. } => "write the text in UTF-8",
-            Problem::Syntax { suggestion, .. } => {
-                return suggestion.as_ref().map(|known| format!("did you mean `{known}`?"));
-            }
+            Problem::Syntax { remedy, .. } => return remedy.clone(),
             Problem::NoVersion => "write `version = 1` as the first line",
             Problem::UnknownVersion(_) => "this cellblock reads version 1",
+            Problem::UnknownProfile { name, .. } if name.contains('/') || name.ends_with(".toml") => {
+                return Some(format!("a file is given by --policy {name}"));
+            }
             Problem::UnknownProfile { suggestion, .. } => {
                 return Some(match suggestion {
                     Some(known) => format!("did you mean `{known}`?"),
                     None => format!(
                         "use one of {}; a file is written with a `/` or ends in .toml",
-                        crate::policy::profile::NAMES.join(", ")
+                        profile::NAMES.join(", ")
                     ),
                 });
             }
             Problem::ExtendsCircle(_) | Problem::ExtendsDepth(_) => "take one of these out of `extends`",
             Problem::UndefinedVariable(name) => {
-                return Some(format!("give it with --var {name}=VALUE"));
+                // As the environment's names are written, and seldom a policy's.
+                let like_environment = name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+                let or = if like_environment { format!(", or write ${{env:{name}}}") } else { String::new() };
+                return Some(format!("give it with --var {name}=VALUE{or}"));
+            }
+            Problem::EmptyVariable(_) => {
+                "give it a value; it is often a shell variable in quotes that is not set"
             }
             Problem::UndefinedEnvironment(name) => {
                 return Some(format!("set {name} for the launcher, or give a value here"));
@@ -149,7 +174,14 @@ impl PolicyError {
             Problem::EmptyPath => "write a path",
             Problem::EmptyValue => "write a value, or leave the key out",
             Problem::NulByte => "no path, name or value can hold one",
-            Problem::DotDot(_) => "write the path without `..`",
+            Problem::DotDot { target, .. } => {
+                return Some(format!("write the path without `..`, as in {}", target.display()));
+            }
+            Problem::Tilde(path) => {
+                let home = if self.place.0.starts_with("--") { "$HOME" } else { "${env:HOME}" };
+                let below = path.strip_prefix("~").unwrap_or(path);
+                return Some(format!("write {}", Path::new(home).join(below).display()));
+            }
             Problem::RelativeDestination(_) => "begin it with `/`",
             Problem::Colon(path) => {
                 return Some(match path.split_once(':') {
@@ -158,6 +190,13 @@ impl PolicyError {
                     }
                     _ => format!("write {{ src = \"{path}\" }}"),
                 });
+            }
+            Problem::SecondColon(_) => {
+                "write --ro-bind SRC:DEST or --bind SRC:DEST; a path that holds a colon is written in a policy file"
+            }
+            Problem::TmpfsColon(_) => {
+                "write a path alone; a size is written in a policy file: \
+                 tmpfs = [{ path = \"/t\", size = \"512M\" }]"
             }
             Problem::WholeHost => "name the directories that the cell needs",
             Problem::CellRoot => "mount at a path below it",

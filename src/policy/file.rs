@@ -60,7 +60,7 @@ pub struct File {
 
 /// The cell itself.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [cell]")]
 pub struct CellTable {
     /// Host name inside: up to 64 letters, digits, `-` and `.`. Default `cell`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub struct CellTable {
 
 /// The file tree.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [filesystem]")]
 pub struct FilesystemTable {
     /// How much of the host's system is seen.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +125,7 @@ pub struct TmpfsTable {
 
 /// The run's own part of a shared instance.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [run]")]
 pub struct RunTable {
     /// Writable at the path they have on the host.
     #[serde(default)]
@@ -149,7 +149,7 @@ pub struct ExposeTable {
 /// The directory by which the provider reports activity. Its entries count
 /// from `dir`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [channel]")]
 pub struct ChannelTable {
     /// The directory, at the path it has on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +176,7 @@ pub struct ChannelTable {
 
 /// The tree the provider works on.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [workspace]")]
 pub struct WorkspaceTable {
     /// Path on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +191,7 @@ pub struct WorkspaceTable {
 
 /// The provider's environment, beside PATH, HOME, TMPDIR, LANG and USER.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [environment]")]
 pub struct EnvironmentTable {
     /// Variables taken from the launcher's environment, where it has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -203,7 +203,7 @@ pub struct EnvironmentTable {
 
 /// The provider's network.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [network]")]
 pub struct NetworkTable {
     /// Which network the cell has. Default `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ pub struct NetworkTable {
 
 /// The system call filter.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [seccomp]")]
 pub struct SeccompTable {
     /// A built-in filter; by default the one that fits the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,7 +225,7 @@ pub struct SeccompTable {
 
 /// What the host must have and what may be left out.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [require]")]
 pub struct RequireTable {
     /// Lowest Landlock ABI. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]

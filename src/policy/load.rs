@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 use super::draft::Draft;
 use super::error::{PolicyError, Problem};
 use super::file::File;
+use super::schema::places_of;
 use super::vars::{Env, Vars};
 use super::{Origin, Policy, profile};
 use crate::cli::CellOptions;
@@ -35,7 +36,7 @@ const LIKENESS: f64 = 0.7;
 /// The first thing that is wrong, with its place.
 pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
     let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
-    let mut loader = Loader { vars, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
+    let mut loader = Loader { vars, cwd, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
     for name in &options.profile {
         loader.profile(name, &Origin("--profile".into()))?;
     }
@@ -49,6 +50,7 @@ pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, Polic
 
 struct Loader<'a> {
     vars: Vars<'a>,
+    cwd: &'a Path,
     draft: Draft,
     /// The files that extend each other down to the one being read.
     open: Vec<String>,
@@ -63,7 +65,8 @@ impl Loader<'_> {
             let name = name.to_owned();
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
-        self.add(&Source { name: format!("profile {name}"), text, dir: Path::new("/") })
+        // A profile names no place of its own: what is relative came by --var.
+        self.add(&Source { name: format!("profile {name}"), text, dir: self.cwd })
     }
 
     /// `shown` is the path as it was written, which messages and circles go by.
@@ -156,8 +159,11 @@ impl Source<'_> {
     fn parse(&self, vars: &Vars) -> Result<File, PolicyError> {
         let mut table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
         self.version(table.get_ref())?;
-        for (_, value) in table.get_mut().iter_mut() {
-            self.expand(value, vars)?;
+        for (section, value) in table.get_mut().iter_mut() {
+            // Anywhere else an empty value leaves more than was meant: of
+            // `runs/${run}` all runs.
+            let may_be_empty = section.get_ref().as_ref() == "environment";
+            self.expand(value, vars, may_be_empty)?;
         }
         serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
     }
@@ -177,11 +183,16 @@ impl Source<'_> {
         }
     }
 
-    fn expand(&self, value: &mut Spanned<DeValue>, vars: &Vars) -> Result<(), PolicyError> {
+    fn expand(
+        &self,
+        value: &mut Spanned<DeValue>,
+        vars: &Vars,
+        may_be_empty: bool,
+    ) -> Result<(), PolicyError> {
         let offset = value.span().start;
         match value.get_mut() {
             DeValue::String(text) => {
-                let expanded = vars.expand(text);
+                let expanded = vars.expand(text, may_be_empty);
                 let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
                 if let Some(expanded) = expanded {
                     *text = expanded.into();
@@ -189,12 +200,12 @@ impl Source<'_> {
             }
             DeValue::Array(values) => {
                 for value in values.iter_mut() {
-                    self.expand(value, vars)?;
+                    self.expand(value, vars, may_be_empty)?;
                 }
             }
             DeValue::Table(table) => {
                 for (_, value) in table.iter_mut() {
-                    self.expand(value, vars)?;
+                    self.expand(value, vars, may_be_empty)?;
                 }
             }
             _ => {}
@@ -204,28 +215,83 @@ impl Source<'_> {
 
     fn syntax(&self, mut error: toml::de::Error) -> PolicyError {
         error.set_input(Some(self.text));
-        let place = match error.span() {
-            Some(span) => self.origin(span.start),
-            None => Origin(self.name.clone()),
-        };
-        // "TOML parse error at …", the line, a mark below it, the message.
+        let start = error.span().map(|span| span.start);
+        let place = start.map_or_else(|| Origin(self.name.clone()), |start| self.origin(start));
+        // "TOML parse error at …", a bar, the line, a mark below it, the message.
         let text = error.to_string();
-        let shown = text.lines().skip(1).take_while(|line| line.contains('|'));
-        let excerpt = shown.collect::<Vec<_>>().join("\n");
-        let message = error.message().trim_end().replace('\n', ", ");
-        let suggestion = suggestion(&message);
-        Problem::Syntax { message, excerpt, suggestion }.at(&place)
+        let shown = text.lines().skip(2).take_while(|line| line.contains('|'));
+        let excerpt = ["this line:"].into_iter().chain(shown).collect::<Vec<_>>().join("\n");
+        let key = start.map_or("", |start| self.key(start));
+        let mut message = error.message().trim_end().replace('\n', ", ");
+        if key == "without"
+            && message.starts_with("unknown ")
+            && let Some(end) = message.find(", expected")
+        {
+            // Serde names all layers, and some of them go with another alone.
+            message.truncate(end);
+        }
+        let remedy = remedy(error.message(), key);
+        Problem::Syntax { message, excerpt, remedy }.at(&place)
+    }
+
+    /// The key of the line that the byte at `offset` is in, without what leads to it.
+    fn key(&self, offset: usize) -> &str {
+        let start = self.text[..offset].rfind('\n').map_or(0, |end| end + 1);
+        let key = self.text[start..].split(['=', '\n']).next().unwrap_or_default().trim();
+        key.rsplit('.').next().unwrap_or(key)
     }
 }
 
-/// The known name that an unknown one was meant to be. Serde says both: "unknown
-/// field `ro_bnd`, expected one of `ro_bind`, `bind`".
-fn suggestion(message: &str) -> Option<String> {
-    if !message.starts_with("unknown ") {
-        return None;
-    }
+/// What to write instead, as far as the words of serde and toml tell: "unknown
+/// field `ro_bnd`, expected one of `ro_bind`, `bind`". What they quote of a
+/// string may be the value of a variable, and is not said again.
+fn remedy(message: &str, key: &str) -> Option<String> {
     let mut names = message.split('`').skip(1).step_by(2);
-    closest(names.next()?, names)
+    if message.starts_with("unknown ") {
+        let name = names.next()?;
+        let known = names.collect();
+        return instead_of(name, known, key).or_else(|| place_for(message, name));
+    }
+    // A bare word is taken for what its first letter could begin.
+    let bare = ["string values must be quoted", "invalid boolean", "invalid float", "invalid mantissa"];
+    if bare.iter().any(|words| message.starts_with(words)) {
+        return Some("a string stands in quotes".to_owned());
+    }
+    let (found, expected) = message.split_once(", expected ")?;
+    if let Some(table) = expected.trim_end().strip_prefix("the table ") {
+        return Some(format!("write {table} on a line of its own, and its keys below"));
+    }
+    match (expected.trim_end(), names.next()) {
+        ("a sequence", _) => Some("write a list: [\"…\"]".to_owned()),
+        ("a string", Some(number)) if key.starts_with("timeout") && found.contains("integer") => {
+            Some(format!("write \"{number}s\""))
+        }
+        ("a string", Some(value)) => Some(format!("a string stands in quotes: \"{value}\"")),
+        _ => None,
+    }
+}
+
+/// What to write instead of `name`, where one of `known` was expected.
+fn instead_of(name: &str, mut known: Vec<&str>, key: &str) -> Option<String> {
+    let is_layer = key == "without";
+    if is_layer {
+        known = vec!["landlock", "seccomp", "network"];
+    }
+    if let Some(known) = closest(name, known.iter().copied()) {
+        return Some(format!("did you mean `{known}`?"));
+    }
+    if is_layer {
+        return Some("use landlock, seccomp or network".to_owned());
+    }
+    let is_environment = known == ["pass", "set"];
+    is_environment.then(|| format!("write set = {{ {name} = \"…\" }}"))
+}
+
+/// Where the key `name` stands, if another table has it.
+fn place_for(message: &str, name: &str) -> Option<String> {
+    let is_key = message.starts_with("unknown field");
+    let places = if is_key { places_of(name) } else { Vec::new() };
+    (!places.is_empty()).then(|| format!("it belongs {}", places.join(" or ")))
 }
 
 fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {

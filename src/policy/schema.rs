@@ -8,9 +8,26 @@ use super::file::File;
 
 /// The schema, draft 2020-12, of exactly what [`super::load`] reads.
 pub fn schema() -> String {
+    format!("{:#}\n", file_schema().as_value())
+}
+
+fn file_schema() -> Schema {
     let mut schema = schemars::schema_for!(File);
     without_null(&mut schema);
-    format!("{:#}\n", schema.as_value())
+    schema
+}
+
+/// Where in a file `key` can stand, as in "it belongs …".
+pub(super) fn places_of(key: &str) -> Vec<String> {
+    let schema = file_schema();
+    let root = schema.as_value();
+    let has_key = |table: &Value| table["properties"].get(key).is_some();
+    let sections = root["properties"].as_object().into_iter().flatten().filter_map(|(name, section)| {
+        let table = root.pointer(section["$ref"].as_str()?.strip_prefix('#')?)?;
+        has_key(table).then(|| format!("in [{name}]"))
+    });
+    let top = has_key(root).then(|| "above the first [section]".to_owned());
+    top.into_iter().chain(sections).collect()
 }
 
 /// A key that may be left out is also allowed to be null by schemars; TOML has

@@ -43,8 +43,9 @@ impl<'a> Vars<'a> {
     ///
     /// # Errors
     ///
-    /// An undefined variable, or a dollar that begins no reference.
-    pub fn expand(&self, text: &str) -> Result<Option<String>, Problem> {
+    /// An undefined variable, one that is empty where `may_be_empty` does not
+    /// hold, or a dollar that begins no reference.
+    pub fn expand(&self, text: &str, may_be_empty: bool) -> Result<Option<String>, Problem> {
         if !text.contains('$') {
             return Ok(None);
         }
@@ -61,7 +62,11 @@ impl<'a> Vars<'a> {
                 .strip_prefix('{')
                 .and_then(|after| after.split_once('}'))
                 .ok_or_else(|| Problem::BadReference(format!("${after}")))?;
-            expanded.push_str(&self.value(name)?);
+            let value = self.value(name)?;
+            if value.is_empty() && !may_be_empty {
+                return Err(Problem::EmptyVariable(name.to_owned()));
+            }
+            expanded.push_str(&value);
             rest = after;
         }
         expanded.push_str(rest);
@@ -110,13 +115,22 @@ mod tests {
     use super::*;
 
     fn env(name: &str) -> Option<OsString> {
-        (name == "HOME").then(|| "/home/me".into())
+        match name {
+            "HOME" => Some("/home/me".into()),
+            "EMPTY" => Some("".into()),
+            _ => None,
+        }
     }
 
     fn expand(text: &str) -> Result<Option<String>, String> {
-        let flags = ["run=r2".into(), "dollar=${run}".into(), "HOME".into()];
+        let flags = ["run=r2".into(), "dollar=${run}".into(), "HOME".into(), "empty=".into()];
         let vars = Vars::new(&flags, &env).unwrap();
-        vars.expand(text).map_err(|problem| problem.to_string())
+        let message = |problem: Problem| problem.to_string();
+        let strict = vars.expand(text, false).map_err(message);
+        if strict.is_ok() {
+            assert_eq!(strict, vars.expand(text, true).map_err(message));
+        }
+        strict
     }
 
     #[test]
@@ -145,6 +159,8 @@ mod tests {
             ("${}", "`${}` is no variable"),
             ("${a b}", "`${a b}` is no variable"),
             ("x$", "`$` is no variable"),
+            ("/a/${empty}", "`${empty}` is empty"),
+            ("${env:EMPTY}", "`${env:EMPTY}` is empty"),
         ] {
             assert_eq!(expand(text), Err(message.to_owned()), "{text}");
         }

@@ -197,7 +197,7 @@ fn every_flag_is_read() {
         .load(&[
             "--mode=nested",
             "--ro-bind=tools/",
-            "--ro-bind=/srv//a/./b:/b:c",
+            "--ro-bind=/srv//a/./b:/b",
             "--bind=out:/data",
             "--tmpfs=/var/tmp",
             "--expose=./state",
@@ -223,7 +223,7 @@ fn every_flag_is_read() {
     assert_eq!(files.ro_bind[0].dest, at("tools"));
     assert_eq!(files.ro_bind[0].origin, Origin("--ro-bind".into()));
     assert_eq!(files.ro_bind[1].src, Path::new("/srv/a/b"));
-    assert_eq!(files.ro_bind[1].dest, Path::new("/b:c"));
+    assert_eq!(files.ro_bind[1].dest, Path::new("/b"));
     assert_eq!(files.bind[0].src, at("out"));
     assert_eq!(files.tmpfs[0].path, Path::new("/var/tmp"));
     assert_eq!(policy.run.expose[0].path, at("state"));
@@ -392,6 +392,20 @@ fn variables_come_from_flags_and_environment() {
     assert_eq!(policy.environment.set["${key}"], "t0k /home/me $HOME");
 }
 
+#[test]
+fn an_empty_variable_widens_nothing() {
+    let mut case = Case::new();
+    case.env.insert("EMPTY".into(), "".into());
+    for path in ["runs/${run}", "${env:EMPTY}/a"] {
+        case.file("p.toml", format!("version = 1\nrun.expose = [{{ path = '{path}' }}]"));
+        let error = case.load(&["--policy=p.toml", "--var=run="]).unwrap_err();
+        assert!(error.to_string().ends_with("}` is empty"), "{error}");
+    }
+    case.file("p.toml", "version = 1\nenvironment.set = { A = '${run}', B = '${env:EMPTY}' }");
+    let set = case.load(&["--policy=p.toml", "--var=run="]).unwrap().environment.set;
+    assert_eq!((&*set["A"], &*set["B"]), ("", ""));
+}
+
 /// A file that is refused, the message and what to write instead.
 #[rustfmt::skip]
 const REFUSED_FILES: &[(&str, &str, &str)] = &[
@@ -409,8 +423,18 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\n[filesystem]\nbind = [\n '/a',\n {src = '/b', optinal = true}]", "p.toml:5: unknown field `optinal`", "did you mean `optional`?"),
     ("version = 1\n[filesystem]\nbind = [{dest = '/b'}]", "p.toml:3: missing field `src`", ""),
     ("version = 1\n[filesystem]\nbind = [1]", "p.toml:3: invalid type: integer `1`, expected a path or a table", ""),
-    ("version = 1\n[filesystem]\nbind = '/a'", "p.toml:3: invalid type: string \"/a\", expected a sequence", ""),
-    ("version = 1\n[cell]\nhostname = 7", "p.toml:3: invalid type: integer `7`, expected a string", ""),
+    ("version = 1\n[filesystem]\nbind = '/a'", "p.toml:3: invalid type: string \"/a\", expected a sequence", "write a list: [\"…\"]"),
+    ("version = 1\n[cell]\nhostname = 7", "p.toml:3: invalid type: integer `7`, expected a string", "in quotes: \"7\""),
+    ("version = 1\n[cell]\nhostname = cell", "p.toml:3: string values must be quoted", "a string stands in quotes"),
+    ("version = 1\n[cell]\nhostname = foo", "p.toml:3: invalid boolean", "a string stands in quotes"),
+    ("version = 1\n[cell]\ntimeout = 30", "p.toml:3: invalid type: integer `30`, expected a string", "write \"30s\""),
+    ("version = 1\nworkspace = '.'", "p.toml:2: invalid type: string \".\", expected the table [workspace]", "write [workspace] on a line"),
+    ("version = 1\ntimeout = '30s'", "p.toml:2: unknown field `timeout`", "it belongs in [cell]"),
+    ("version = 1\ndir = 'repo'", "p.toml:2: unknown field `dir`", "it belongs in [channel] or in [workspace]"),
+    ("version = 1\n[workspace]\nextends = ['codex']", "p.toml:3: unknown field `extends`", "it belongs above the first [section]"),
+    ("version = 1\n[environment]\nFOO = 'x'", "p.toml:3: unknown field `FOO`", "write set = { FOO = \"…\" }"),
+    ("version = 1\nrun.expose = ['${HOME}/x']", "p.toml:2: `${HOME}` is not defined", "--var HOME=VALUE, or write ${env:HOME}"),
+    ("version = 1\nrun.expose = ['~/repo']", "p.toml:2: `~` is not expanded: ~/repo", "write ${env:HOME}/repo"),
     ("version = 1\nrun.expose = ['${nope}/x']", "p.toml:2: `${nope}` is not defined", "--var nope=VALUE"),
     ("version = 1\nrun.expose = [\n'/a',\n'${env:NOPE}']", "p.toml:4: the environment has no `NOPE`", "set NOPE"),
     ("version = 1\nenvironment.set.A = '$HOME'", "p.toml:2: `$HOME` is no variable", "$$ is a dollar"),
@@ -420,7 +444,7 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\nextends = ['p.toml']", "p.toml:2: extends goes round in a circle: p.toml → p.toml", "extends"),
     ("version = 1\nextends = ['./p.toml']", "p.toml:2: extends goes round in a circle: p.toml → p.toml", "extends"),
     ("version = 1\nrun.expose = ['']", "p.toml:2: an empty path", "write a path"),
-    ("version = 1\nrun.expose = ['/a/../b']", "p.toml:2: `/a/../b` holds `..`", "without `..`"),
+    ("version = 1\nrun.expose = ['/a/../b']", "p.toml:2: `/a/../b` holds `..`", "without `..`, as in /b"),
     ("version = 1\nrun.expose = ['..']", "p.toml:2: `..` holds `..`", "without `..`"),
     ("version = 1\nrun.expose = ['/']", "p.toml:2: a view of `/` would show the whole host", "name the directories"),
     ("version = 1\nrun.expose = ['//.']", "p.toml:2: a view of `/` would show the whole host", "name the directories"),
@@ -465,6 +489,7 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\nrequire.landlock = 0", "p.toml:2: Landlock ABI 0", "allow_missing"),
     ("version = 1\nrequire.landlock = -1", "p.toml:2: invalid value: integer `-1`, expected u32", ""),
     ("version = 1\nrequire.without = ['cgroup']", "p.toml:2: the layer cgroup cannot", "landlock, seccomp or network"),
+    ("version = 1\nrequire.without = ['mounts']", "p.toml:2: unknown variant `mounts`", "use landlock, seccomp or network"),
     ("version = 1\nrequire.without = ['sccomp']", "p.toml:2: unknown variant `sccomp`", "did you mean `seccomp`?"),
 ];
 
@@ -490,10 +515,14 @@ fn refused(error: &PolicyError, message: &str, remedy: &str, input: &str) {
 #[rustfmt::skip]
 const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--policy=none.toml"], "--policy: cannot read none.toml: No such file", "readable"),
+    (&["--policy=codex"], "--policy: cannot read codex: No such file", "a profile is given by --profile codex"),
+    (&["--profile=./cell.toml"], "--profile: no built-in profile `./cell.toml`", "a file is given by --policy ./cell.toml"),
+    (&["--workspace=~/repo"], "--workspace: `~` is not expanded: ~/repo", "write $HOME/repo"),
     (&["--policy=."], "--policy: cannot read .: Is a directory", "readable"),
     (&["--policy=/dev/zero"], "--policy: /dev/zero is larger than 1048576 bytes", "something else"),
     (&["--profile=codx"], "--profile: no built-in profile `codx`", "did you mean `codex`?"),
     (&["--profile=codex"], "profile codex:15: `${state}` is not defined", "--var state=VALUE"),
+    (&["--profile=codex", "--var=state="], "profile codex:15: `${state}` is empty", "a shell variable in quotes that is not set"),
     (&["--var=NOPE"], "--var: the environment has no `NOPE`", "set NOPE"),
     (&["--var=a b=c"], "--var: `a b` cannot name a variable", "letters"),
     (&["--var==c"], "--var: `` cannot name a variable", "letters"),
@@ -505,8 +534,12 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--ro-bind=/"], "--ro-bind: a view of `/`", ""),
     (&["--bind=/a:/"], "--bind: `/` of the cell is its own", ""),
     (&["--bind=/a", "--ro-bind=/b:/a"], "--bind: `/a` is given at --ro-bind too", ""),
+    (&["--bind=.:/data:ro"], "--bind: `.:/data:ro` holds more than one colon", "write --ro-bind SRC:DEST"),
+    (&["--ro-bind=/a:/b:c"], "--ro-bind: `/a:/b:c` holds more than one colon", "in a policy file"),
+    (&["--tmpfs=/t:size=1G"], "--tmpfs: `/t:size=1G` holds a colon", "size = \"512M\""),
     (&["--tmpfs=t"], "--tmpfs: `t` is a path in the cell", ""),
     (&["--expose=/"], "--expose: a view of `/`", ""),
+    (&["--bind=/a/b/../c"], "--bind: `/a/b/../c` holds `..`", "without `..`, as in /a/c"),
     (&["--expose=/a/.."], "--expose: `/a/..` holds `..`", ""),
     (&["--workspace=/a:rw"], "--workspace: `rw` after the workspace is not `ro`", "DIR:ro"),
     (&["--workspace=:ro"], "--workspace: an empty path", ""),
@@ -562,7 +595,7 @@ fn a_syntax_error_shows_the_line_and_the_value_of_no_variable() {
     case.file("p.toml", "version = 1\n[filesystem]\nro_bnd = ['${TOKEN}']\n");
     let error = case.load(&["--policy=p.toml", "--var=TOKEN"]).unwrap_err();
     let excerpt = error.excerpt().unwrap();
-    assert_eq!(excerpt, "  |\n3 | ro_bnd = ['${TOKEN}']\n  | ^^^^^^");
+    assert_eq!(excerpt, "this line:\n3 | ro_bnd = ['${TOKEN}']\n  | ^^^^^^");
 }
 
 /// Origins are the one thing that a shown policy does not keep.
@@ -676,6 +709,9 @@ fn profiles_name_the_state_once() {
         assert_eq!(sources.collect::<Vec<_>>(), [Path::new("/s")], "{name}");
         assert_eq!(policy.mode, Mode::Sealed);
     }
+    let case = Case::new();
+    let policy = case.load(&["--profile=codex", "--var=state=s"]).unwrap();
+    assert_eq!(policy.filesystem.bind[0].src, Path::new(&case.path()).join("s"));
     let flags = ["--profile=codex", "--var=state=/s"];
     let set = Case::new().load(&flags).unwrap().environment.set;
     assert_eq!(set["CODEX_HOME"], "/home/agent/.codex");
