@@ -40,7 +40,7 @@ pub struct ReportLine {
 pub enum ReportEvent {
     /// What was to be done.
     Plan {
-        /// SHA-256, in hexadecimal, of this run's plan as JSON without white space.
+        /// SHA-256, in hexadecimal, of what `cellblock plan --json` prints for this run.
         digest: String,
         /// `sealed` or `nested`.
         mode: crate::policy::Mode,

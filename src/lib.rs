@@ -32,7 +32,9 @@ pub mod sys;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
+
+use nix::poll::{PollFd, PollFlags, poll};
 
 use cli::{CellOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions};
 use error::Error;
@@ -93,7 +95,7 @@ fn run_cell(options: RunOptions) -> u8 {
         Some(error) => drop(fail(error)),
         None if outcome.class == outcome::Class::TimedOut => {
             let after = humantime::format_duration(std::time::Duration::from_secs(outcome.wall.as_secs()));
-            let _ = writeln!(io::stderr(), "cellblock: the time was up; ended after {after}");
+            say(&format!("the time was up; ended after {after}"));
         }
         None => {}
     }
@@ -169,8 +171,18 @@ fn print(text: &str) -> Result<(), Error> {
 }
 
 fn fail(error: &Error) -> u8 {
-    let _ = writeln!(io::stderr(), "cellblock: {error}");
+    say(&error.to_string());
     error.exit_code
+}
+
+/// Says something on standard error, unless nobody reads there: a pipe that the
+/// provider has filled must not keep the launcher.
+fn say(text: &str) {
+    let stderr = io::stderr();
+    let mut writable = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if matches!(poll(&mut writable, 1000u16), Ok(1)) {
+        let _ = writeln!(&stderr, "cellblock: {text}");
+    }
 }
 
 fn log_to_stderr(verbose: u8) {

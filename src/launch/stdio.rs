@@ -138,6 +138,8 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
 enum End {
     /// A pipe or a regular file.
     File(File),
+    /// A pipe that waits; what poll calls writable takes `PIPE_BUF` bytes (pipe(7)).
+    WaitingPipe(File),
     Socket(File),
 }
 
@@ -152,9 +154,8 @@ impl End {
                 let path = format!("/proc/self/fd/{}", file.as_raw_fd());
                 let mut options = File::options();
                 options.read(is_input).write(!is_input).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-                // A pipe of another user's, as after su(1), cannot be; then what
-                // poll promises has to do.
-                End::File(options.open(path).unwrap_or(file))
+                // A pipe of another user's, as after su(1), cannot be.
+                options.open(path).map_or(End::WaitingPipe(file), End::File)
             }
             _ => End::File(file),
         }
@@ -162,7 +163,7 @@ impl End {
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            End::File(file) => file.read(buffer),
+            End::File(file) | End::WaitingPipe(file) => file.read(buffer),
             End::Socket(socket) => Ok(recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?),
         }
     }
@@ -170,6 +171,7 @@ impl End {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             End::File(file) => file.write(bytes),
+            End::WaitingPipe(pipe) => pipe.write(&bytes[..bytes.len().min(libc::PIPE_BUF)]),
             End::Socket(socket) => {
                 let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
                 Ok(send(socket.as_raw_fd(), bytes, flags)?)
@@ -179,7 +181,7 @@ impl End {
 
     fn poll(&self, flags: PollFlags) -> PollFd<'_> {
         match self {
-            End::File(file) | End::Socket(file) => PollFd::new(file.as_fd(), flags),
+            End::File(file) | End::WaitingPipe(file) | End::Socket(file) => PollFd::new(file.as_fd(), flags),
         }
     }
 }

@@ -189,7 +189,8 @@ pub struct WorkspaceTable {
     pub access: Option<Access>,
 }
 
-/// The provider's environment, beside PATH, HOME, TMPDIR, LANG and USER.
+/// The provider's environment, beside PATH, HOME, TMPDIR, LANG, USER and, on a
+/// terminal, TERM.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [environment]")]
 pub struct EnvironmentTable {

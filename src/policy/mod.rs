@@ -241,7 +241,8 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The provider's environment, beside PATH, HOME, TMPDIR, LANG and USER.
+/// The provider's environment, beside PATH, HOME, TMPDIR, LANG, USER and, on a
+/// terminal, TERM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// Variables taken from the launcher's environment, where it has them.
