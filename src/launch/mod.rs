@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::evidence::Report;
 use crate::host::{Host, Ids};
 use crate::outcome::Outcome;
-use crate::plan::{self, Plan, Request, Stage, Step};
+use crate::plan::{self, Plan, Request, Stage};
 use crate::policy::{Layer, Policy, System};
 use crate::sys::clone::{Side, Stack, into_namespaces};
 use crate::sys::exec::Image;
@@ -192,6 +192,7 @@ pub fn probe(policy: &Policy, ids: Ids) -> Host {
 #[cfg(feature = "test-hooks")]
 fn stay_in_the_hosts_tree(plan: &mut Plan) {
     use Stage::{Dev, Mounts, Proc, Root};
+    use plan::Step;
     if std::env::var_os("CELLBLOCK_TEST_HOST_TREE").is_none() {
         return;
     }
