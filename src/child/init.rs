@@ -80,10 +80,19 @@ fn watch(child: &Child, provider: i32) -> ! {
 fn pass_on(provider: i32, number: i32) {
     match number {
         libc::SIGCHLD => {}
-        // Whole groups stop and go on, and the provider wherever it has gone;
-        // nothing else is sent to more than the provider.
-        libc::SIGTSTP => [-provider, provider].into_iter().for_each(|who| signal::send(who, libc::SIGSTOP)),
-        libc::SIGCONT => [-provider, provider].into_iter().for_each(|who| signal::send(who, libc::SIGCONT)),
+        // Whole groups stop and go on; nothing else is sent to more than the provider.
+        libc::SIGTSTP => send_to_group(provider, libc::SIGSTOP),
+        libc::SIGCONT => send_to_group(provider, libc::SIGCONT),
         number => signal::send(provider, number),
+    }
+}
+
+/// To the group that the provider was given, and to the provider where it has
+/// gone to another; not to it twice, as the second one could undo what it does
+/// after the first.
+fn send_to_group(provider: i32, number: i32) {
+    signal::send(-provider, number);
+    if signal::group_of(provider) != provider {
+        signal::send(provider, number);
     }
 }

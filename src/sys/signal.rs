@@ -100,6 +100,12 @@ pub fn send(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// getpgid(2); -1 where there is no such process.
+pub fn group_of(pid: i32) -> i32 {
+    // SAFETY: no memory is involved.
+    unsafe { libc::getpgid(pid) }
+}
+
 /// How a child changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
