@@ -133,12 +133,9 @@ impl Running {
     pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
         let mut is_at_rest = false;
         loop {
-            if self.state.executed && !is_at_rest {
-                // As late as can be: all that runs from here on is the poll.
-                is_at_rest = true;
-                memory::give_back_program();
-            }
-            let ready = self.poll();
+            let comes_to_rest = self.state.executed && !is_at_rest;
+            is_at_rest |= comes_to_rest;
+            let ready = self.poll(comes_to_rest);
             if ready.signals {
                 self.take_signals();
             }
@@ -163,7 +160,7 @@ impl Running {
         }
     }
 
-    fn poll(&self) -> Ready {
+    fn poll(&self, comes_to_rest: bool) -> Ready {
         let mut fds = vec![
             PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -180,6 +177,10 @@ impl Running {
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
+        if comes_to_rest {
+            // As late as can be: all that runs from here on is the call itself.
+            memory::give_back_program();
+        }
         if poll(&mut fds, timeout).is_err() {
             return Ready::nothing();
         }

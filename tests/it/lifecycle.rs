@@ -394,7 +394,9 @@ fn tstp_stops_the_group_and_the_launcher_and_cont_wakes_both() {
 #[test]
 fn tstp_stops_again_what_was_woken_from_inside() {
     let Some(user) = User::new() else { return };
-    let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo up; sleep 300";
+    // Not as a child of the shell: one that is stopped between vfork and exec keeps
+    // its parent from stopping.
+    let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; echo up; exec sleep 300";
     let mut run = Run::script(&user, &[], script);
     let (_, provider) = run.provider();
     run.wait_for("up");
