@@ -9,7 +9,7 @@
 //! host's: both are refused.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
@@ -29,6 +29,8 @@ pub(super) struct Stdio {
     /// The first stream that is a terminal of the caller's.
     pub terminal: Option<OwnedFd>,
     pub copies: Vec<Copy>,
+    /// What a file on standard input gets back of what nobody has read.
+    pub unread: Option<Unread>,
     /// The provider's ends of the pipes, to be closed once it has them.
     pub given: Vec<OwnedFd>,
 }
@@ -39,7 +41,8 @@ impl Stdio {
     /// Looks at the launcher's own three streams.
     pub fn prepare(ids: Ids) -> Result<Stdio, Error> {
         let streams = [0, 1, 2].map(Stream::Descriptor);
-        let mut stdio = Stdio { streams, terminal: None, copies: Vec::new(), given: Vec::new() };
+        let (copies, given) = (Vec::new(), Vec::new());
+        let mut stdio = Stdio { streams, terminal: None, copies, unread: None, given };
         let mut copied: Vec<((u64, u64), usize)> = Vec::new();
         for (index, name) in NAMES.into_iter().enumerate() {
             let file = File::from(duplicate(index).map_err(|error| refuse(name, error.to_string()))?);
@@ -81,6 +84,10 @@ impl Stdio {
         if ids.started_by_root {
             // Who may open /dev/stdin is decided by the pipe's owner.
             fchown(&given, Some(Uid::from_raw(ids.uid)), Some(Gid::from_raw(ids.gid)))?;
+        }
+        if index == 0 && file.metadata().is_ok_and(|stat| stat.is_file()) {
+            let (file, pipe) = (file.try_clone(), given.try_clone());
+            self.unread = file.ok().zip(pipe.ok()).map(|(file, pipe)| Unread { file, pipe });
         }
         self.streams[index] = Stream::Descriptor(given.as_raw_fd());
         self.given.push(given);
@@ -193,6 +200,28 @@ pub(super) struct Copy {
     /// Read and not yet written.
     pending: Vec<u8>,
     is_output: bool,
+}
+
+/// A file on standard input, which the launcher reads ahead of the provider.
+///
+/// In `while read line; do cellblock run …; done < list` each run would
+/// otherwise take the rest of the list along.
+pub(super) struct Unread {
+    file: File,
+    /// The provider's end of the pipe.
+    pipe: OwnedFd,
+}
+
+impl Unread {
+    /// Puts the file back to where the provider has stopped reading, given the
+    /// copies that are still under way.
+    pub fn give_back(mut self, copies: &[Copy]) {
+        let pending: usize =
+            copies.iter().filter(|copy| !copy.is_output).map(|copy| copy.pending.len()).sum();
+        let unread = fd::readable(self.pipe.as_fd()) + pending;
+        // What cannot be put back was read, as by any program.
+        let _ = self.file.seek(SeekFrom::Current(-(unread as i64)));
+    }
 }
 
 /// What a pipe holds, by default.

@@ -12,7 +12,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 use nix::unistd::Pid;
 
-use super::stdio::{self, Copy, Stdio};
+use super::stdio::{self, Copy, Stdio, Unread};
 use super::terminal::{Caller, Relay};
 use crate::child::Stream;
 use crate::error::Error;
@@ -71,6 +71,7 @@ pub(super) struct Running {
     status: Option<OwnedFd>,
     signals: SignalFd,
     copies: Vec<Copy>,
+    unread: Option<Unread>,
     /// The caller's terminal, until the cell's own has come.
     terminal: Option<Caller>,
     relay: Option<Relay>,
@@ -117,6 +118,7 @@ impl Running {
             status: Some(cell.status),
             signals: cell.signals,
             copies: stdio.copies,
+            unread: stdio.unread,
             terminal: stdio
                 .terminal
                 .map(|terminal| Caller { terminal, alone: stdio.streams == [Stream::Terminal; 3] }),
@@ -373,6 +375,9 @@ impl Running {
             });
         }
         let end = clone::wait(self.pid);
+        if let Some(unread) = self.unread.take() {
+            unread.give_back(&self.copies);
+        }
         self.carry_last_output();
         if let Some(relay) = self.relay.take() {
             relay.finish();

@@ -221,6 +221,14 @@ pub fn duplicate(fd: RawFd) -> Result<OwnedFd> {
     check(Call::Dup, copy.into()).map(|copy| unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
 
+/// How many bytes a pipe holds.
+pub fn readable(pipe: BorrowedFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int.
+    let result = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    if result == 0 { bytes as usize } else { 0 }
+}
+
 /// Whether a descriptor came with the process: what is open across execve(2)
 /// has no close-on-exec flag, and all that this process opens has it.
 pub fn is_inherited(fd: RawFd) -> bool {

@@ -500,6 +500,13 @@ fn a_file_as_standard_stream_is_copied_exactly() {
     user.file("lines", "one\ntwo\nthree\n");
     assert_eq!(shell("{ read first; CELL cat; } < lines"), "two\nthree\n");
 
+    // What a provider leaves unread is the caller's again.
+    assert_eq!(
+        shell("while read line; do CELL true; echo \"<$line>\"; done < lines"),
+        "<one>\n<two>\n<three>\n"
+    );
+    assert_eq!(shell("{ CELL sh -c 'read first; echo \"<$first>\"'; cat; } < lines"), "<one>\ntwo\nthree\n");
+
     // Its path is not told, and it cannot be opened anew.
     let told = shell("CELL sh -c 'readlink /proc/self/fd/0 && ls -lL /proc/self/fd/' < lines");
     assert!(told.starts_with("pipe:["), "{told}");
