@@ -23,7 +23,7 @@ pub enum Grant {
     ReadWrite,
     /// Write to the file, and nothing else: not even read it.
     Write,
-    /// Read, write and control a device.
+    /// Read, write and control devices, and list them.
     Device,
     /// No right at all.
     Nothing,
@@ -48,7 +48,13 @@ pub fn access(abi: u32, grant: Grant, is_directory: bool) -> u64 {
         Grant::ReadWrite => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
         // Truncation too: a shell's `>` opens with O_TRUNC, which a FIFO ignores.
         Grant::Write => AccessFs::WriteFile | AccessFs::Truncate,
-        Grant::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
+        Grant::Device => {
+            AccessFs::ReadFile
+                | AccessFs::ReadDir
+                | AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::IoctlDev
+        }
         Grant::Nothing => BitFlags::EMPTY,
     };
     // A right that only directories have is EINVAL in a rule on anything else.
