@@ -187,7 +187,9 @@ fn every_member_of_the_evidence_has_its_source() {
     assert!(!told.report[2].to_string().contains("A=b"), "a value is told");
     assert_eq!(source, "installed");
     let (rules, source) = member(&told, "landlock", "rules");
-    assert!(rules.as_u64().unwrap() > 10);
+    // One for each of /dev, /dev/mqueue, /dev/shm, /etc, the home, /proc, /tmp and /usr; more where
+    // the system has directories beside /usr.
+    assert!(rules.as_u64().unwrap() >= 8, "{rules}");
     assert_eq!(source, "installed");
 }
 
