@@ -22,7 +22,7 @@ use crate::outcome::{Class, Outcome, Usage};
 use crate::plan::{Plan, Step, Waiver};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
-use crate::sys::{Errno, fd};
+use crate::sys::{Errno, errno, fd};
 
 /// One line of the report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -301,10 +301,6 @@ impl Report {
     }
 }
 
-fn errno(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
 /// SHA-256 of the plan as `cellblock plan --json` prints it, which knows no
 /// gate, no terminal and no passed descriptor.
 pub fn digest(plan: &Plan) -> String {
@@ -412,10 +408,7 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
     }
     add("descriptors", "open", descriptors(pid)?, Source::Kernel);
 
-    let names = plan.environment.iter().map(|entry| entry.to_string());
-    let names: Vec<serde_json::Value> =
-        names.map(|entry| entry.split('=').next().unwrap_or_default().into()).collect();
-    add("environment", "names", names.into(), Source::Installed);
+    add("environment", "names", plan.environment_names().into(), Source::Installed);
 
     let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
     for step in &plan.provider {

@@ -14,7 +14,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
-use crate::sys::{Errno, landlock, seccomp};
+use crate::sys::{Errno, errno, landlock, seccomp};
 
 /// The facts about a host that a plan rests on.
 #[derive(Clone, Debug, Default)]
@@ -249,7 +249,7 @@ fn read_small(path: &Path) -> Result<Vec<u8>, Errno> {
     const LIMIT: u64 = 1 << 20;
     let mut content = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(LIMIT + 1).read_to_end(&mut content));
-    read.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    read.map_err(|error| errno(&error))?;
     if content.len() as u64 > LIMIT { Err(Errno::EFBIG) } else { Ok(content) }
 }
 

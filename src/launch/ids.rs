@@ -7,7 +7,7 @@ use nix::unistd::{Gid, Uid, getegid, geteuid, setegid, seteuid, setgroups};
 use crate::cli::RunAs;
 use crate::error::Error;
 use crate::host::Ids;
-use crate::sys::{Errno, fd};
+use crate::sys::{Errno, errno, fd};
 
 /// Finds the id of the run: the caller's own or, for root, the one it names.
 ///
@@ -62,9 +62,8 @@ pub(super) fn write_maps(child: i32, ids: Ids, report: BorrowedFd) -> Result<(),
         ("gid_map", format!("{gid} {gid} 1")),
     ] {
         std::fs::write(format!("/proc/{child}/{name}"), content).map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
             Error::new("ids", format!("{name} of the cell cannot be written"))
-                .errno(errno)
+                .errno(errno(&error))
                 .cause(match missing_capabilities() {
                     missing if missing.is_empty() => format!("{uid}:{gid} is not mapped in this container"),
                     missing => format!("root lacks {} here", missing.join(", ")),

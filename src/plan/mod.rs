@@ -137,6 +137,11 @@ impl Plan {
         self.init.iter().all(|step| !matches!(step, Step::Bind { identity: None, .. }))
     }
 
+    /// The names of the provider's variables, without their values.
+    pub fn environment_names(&self) -> Vec<String> {
+        names(&self.environment).collect()
+    }
+
     /// Whether a layer stands.
     pub fn has(&self, layer: Layer) -> bool {
         self.waived.iter().all(|waiver| waiver.layer != layer)
@@ -380,8 +385,13 @@ fn text(what: &'static str, string: impl AsRef<OsStr>) -> Result<Text, Error> {
 }
 
 fn names_of<S: serde::Serializer>(environment: &[Text], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(environment.iter().map(|entry| {
+    serializer.collect_seq(names(environment))
+}
+
+/// The names alone: a value may be a secret, and is told nowhere.
+fn names(environment: &[Text]) -> impl Iterator<Item = String> {
+    environment.iter().map(|entry| {
         let entry = entry.to_string_lossy();
         entry.split('=').next().unwrap_or_default().to_owned()
-    }))
+    })
 }

@@ -28,10 +28,7 @@ impl fmt::Display for Plan {
         }
         let arguments: Vec<String> = self.arguments.iter().map(ToString::to_string).collect();
         writeln!(f, "command: {}", arguments.join(" "))?;
-        let names = self.environment.iter().map(|entry| entry.to_string());
-        let names: Vec<String> =
-            names.map(|entry| entry.split('=').next().unwrap_or_default().to_owned()).collect();
-        writeln!(f, "environment: {}", names.join(" "))?;
+        writeln!(f, "environment: {}", self.environment_names().join(" "))?;
         for waiver in &self.waived {
             writeln!(f, "without: {waiver}")?;
         }

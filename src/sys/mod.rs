@@ -110,3 +110,9 @@ fn check(call: Call, result: libc::c_long) -> Result<libc::c_long> {
     }
     Ok(result)
 }
+
+/// The kernel's answer behind an error of the standard library; EIO where the
+/// library made the error itself.
+pub fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
