@@ -182,6 +182,9 @@ pub struct CellOptions {
     /// Mount a fresh memory file system at PATH.
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     pub tmpfs: Vec<PathBuf>,
+    /// Let no view show PATH of the host.
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    pub hide: Vec<PathBuf>,
     /// Show the directory PATH, this run's own state, writable at the same path.
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     pub expose: Vec<PathBuf>,

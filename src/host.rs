@@ -89,6 +89,10 @@ pub struct File {
     pub kind: Kind,
     /// Whether it shows the host's processes.
     pub is_on_proc: bool,
+    /// Its permission bits.
+    pub mode: u32,
+    /// The user it belongs to.
+    pub owner: u32,
 }
 
 /// The kinds of file that mounts tell apart.
@@ -297,5 +301,7 @@ fn open_file(path: &Path) -> Result<File, Errno> {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
         kind: Kind::of_mode(stat.st_mode),
         is_on_proc: fstatfs(&opened).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC),
+        mode: stat.st_mode & 0o7777,
+        owner: stat.st_uid,
     })
 }

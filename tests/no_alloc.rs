@@ -229,6 +229,8 @@ fn policy(root: &Path) -> Policy {
             dir: root.join("work"),
             at: "/work".into(),
             access: Access::ReadOnly,
+            protect: Vec::new(),
+            protect_missing: Default::default(),
             origin: origin.clone(),
         }),
         environment: Default::default(),

@@ -57,6 +57,33 @@ pub fn view(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
     }
 }
 
+/// A path on the host that is not the whole of it.
+///
+/// # Errors
+///
+/// Those of [`host_path`], and `/`.
+pub fn part_of_host(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
+    match host_path(path, base)? {
+        path if path == Path::new("/") => Err(Problem::NotAPart),
+        path => Ok(path),
+    }
+}
+
+/// A path below a directory that is not known yet.
+///
+/// # Errors
+///
+/// Those of [`host_path`], and an absolute path or `.`.
+pub fn below(path: &Path) -> Result<PathBuf, Problem> {
+    plain(path, Path::new("/"))?;
+    match tidy(path) {
+        path if path.is_absolute() || path == Path::new("") || path == Path::new(".") => {
+            Err(Problem::NotBelow(path))
+        }
+        path => Ok(path),
+    }
+}
+
 fn plain(path: &Path, base: &Path) -> Result<(), Problem> {
     no_nul(path.as_os_str())?;
     if path.as_os_str().is_empty() {

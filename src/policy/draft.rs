@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use super::error::{PolicyError, Problem};
 use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable, PathOr,
-    RequireTable, TmpfsTable, WorkspaceTable,
+    RequireTable, RunTable, TmpfsTable, WorkspaceTable,
 };
 use super::load::Source;
 use super::vars::utf8;
 use super::{
     Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, LockAccess, Mode,
-    Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, Workspace, check,
+    Network, Origin, PROTECT, Policy, Protect, ProtectMissing, Require, RunScope, Seccomp, Tmpfs, Workspace,
+    check,
 };
 use crate::cli::CellOptions;
 
@@ -54,6 +55,9 @@ struct DraftWorkspace {
     dir: Option<Entry>,
     at: Option<PathBuf>,
     access: Access,
+    /// `None` until a source speaks of it.
+    protect: Option<Vec<Protect>>,
+    protect_missing: ProtectMissing,
 }
 
 impl Draft {
@@ -62,10 +66,7 @@ impl Draft {
         set(&mut self.mode, file.mode);
         self.add_cell(&file.cell, source)?;
         self.add_filesystem(&file.filesystem, source)?;
-        for entry in &file.run.expose {
-            let expose = source.read(entry, |entry, origin| expose(entry, source.dir, origin))?;
-            self.run.expose.push(expose);
-        }
+        self.add_run(&file.run, source)?;
         if let Some(channel) = &file.channel {
             self.add_channel(channel, source)?;
         }
@@ -123,6 +124,22 @@ impl Draft {
         Ok(())
     }
 
+    fn add_run(&mut self, table: &RunTable, source: &Source) -> Result<(), PolicyError> {
+        let run = &mut self.run;
+        for (list, entries) in [(&mut run.hide, &table.hide), (&mut run.create, &table.create)] {
+            for entry in entries {
+                list.push(source.read(entry, |path, origin| {
+                    Ok(Entry { path: check::part_of_host(path.as_ref(), source.dir)?, origin })
+                })?);
+            }
+        }
+        for entry in &table.expose {
+            let expose = source.read(entry, |entry, origin| expose(entry, source.dir, origin))?;
+            run.expose.push(expose);
+        }
+        Ok(())
+    }
+
     fn add_channel(&mut self, table: &At<ChannelTable>, source: &Source) -> Result<(), PolicyError> {
         let channel = &mut self.channel;
         channel.named.get_or_insert(source.origin(table.offset()));
@@ -164,6 +181,15 @@ impl Draft {
             workspace.at = Some(source.read(path, |path, _| check::mount_point(path.as_ref()))?);
         }
         set(&mut workspace.access, table.access);
+        for entry in table.protect.iter().flatten() {
+            let protect = source.read(entry, |path, origin| protect(path, origin))?;
+            workspace.protect.get_or_insert_default().push(protect);
+        }
+        // An empty list says something too.
+        if table.protect.is_some() {
+            workspace.protect.get_or_insert_default();
+        }
+        set(&mut workspace.protect_missing, table.protect_missing);
         Ok(())
     }
 
@@ -240,6 +266,11 @@ impl Draft {
                 Ok(Tmpfs { path, size, origin })
             })?;
             self.filesystem.tmpfs.push(tmpfs);
+        }
+        for path in &options.hide {
+            self.run
+                .hide
+                .push(flag("--hide", |origin| Ok(Entry { path: check::part_of_host(path, cwd)?, origin }))?);
         }
         for path in &options.expose {
             let expose = flag("--expose", |origin| {
@@ -354,6 +385,11 @@ impl DraftWorkspace {
                 dir,
                 at: self.at.unwrap_or_else(|| "/work".into()),
                 access: self.access,
+                protect: self
+                    .protect
+                    .map_or_else(default_protect, Ok)
+                    .map_err(|problem| problem.at(&origin))?,
+                protect_missing: self.protect_missing,
                 origin,
             })),
             (None, Some(place)) => Err(Problem::NoWorkspaceDir.at(&place)),
@@ -456,6 +492,15 @@ fn expose(entry: &PathOr<ExposeTable>, dir: &Path, origin: Origin) -> Result<Exp
         PathOr::Table(table) => (&table.path, table.kind, table.create),
     };
     Ok(Expose { path: check::view(path.as_ref(), dir)?, kind, create, origin })
+}
+
+fn default_protect() -> Result<Vec<Protect>, Problem> {
+    PROTECT.iter().map(|path| protect(path, "built in".into())).collect()
+}
+
+fn protect(text: &str, origin: Origin) -> Result<Protect, Problem> {
+    let path = check::below(text.as_ref())?;
+    Ok(Protect { path, is_directory: text.ends_with('/'), origin })
 }
 
 fn workspace_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<(Entry, Option<Access>), Problem> {

@@ -84,6 +84,10 @@ pub enum Problem {
     WholeHost,
     #[error("`/` of the cell is its own")]
     CellRoot,
+    #[error("`/` is the whole host")]
+    NotAPart,
+    #[error("`{}` is not a path below the workspace", .0.display())]
+    NotBelow(PathBuf),
     #[error("`{}` is given at {other} too", path.display())]
     Duplicate { path: PathBuf, other: Origin },
     #[error("`{}` is not below the channel `{}`", path.display(), dir.display())]
@@ -200,6 +204,8 @@ impl PolicyError {
             }
             Problem::WholeHost => "name the directories that the cell needs",
             Problem::CellRoot => "mount at a path below it",
+            Problem::NotAPart => "name a path below it; what no view shows is hidden anyway",
+            Problem::NotBelow(_) => "write it relative to the workspace, as in .git/hooks/",
             Problem::Duplicate { .. } => "leave one of the two out",
             Problem::OutsideChannel { .. } => "put it below the channel's `dir`",
             Problem::NoChannelDir => "write channel.dir, or give --channel DIR",

@@ -12,7 +12,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, System};
+use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, ProtectMissing, System};
 
 /// What a cell holds. `${name}` in a string is the value of `--var
 /// name=VALUE`, `${env:NAME}` that of an environment variable, `$$` a dollar.
@@ -127,9 +127,15 @@ pub struct TmpfsTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [run]")]
 pub struct RunTable {
+    /// Paths of the host that no view may show.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hide: Vec<At<String>>,
     /// Writable at the path they have on the host.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expose: Vec<At<PathOr<ExposeTable>>>,
+    /// Directories that are made on the host, mode 0700, where they are missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub create: Vec<At<String>>,
 }
 
 /// One writable part of the instance.
@@ -187,6 +193,16 @@ pub struct WorkspaceTable {
     /// Whether it takes writes. Default `read-write`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<Access>,
+    /// What stays as it is in a workspace that takes writes, by paths below it;
+    /// one that ends in `/` is a directory. By default what others run by
+    /// themselves: hooks, editor and agent settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protect: Option<Vec<At<String>>>,
+    /// What is done about a protected path that is missing: what the run makes
+    /// there is removed at its end (`sweep`), or it cannot be made (`overlay`).
+    /// Default `sweep`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protect_missing: Option<ProtectMissing>,
 }
 
 /// The provider's environment, beside PATH, HOME, TMPDIR, LANG, USER and, on a
@@ -242,7 +258,7 @@ pub struct RequireTable {
 
 impl RunTable {
     fn is_empty(&self) -> bool {
-        self.expose.is_empty()
+        self.hide.is_empty() && self.expose.is_empty() && self.create.is_empty()
     }
 }
 

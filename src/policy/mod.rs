@@ -148,8 +148,12 @@ pub struct Tmpfs {
 /// Which parts of a shared instance are this run's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunScope {
+    /// Paths of the host that no view may show.
+    pub hide: Vec<Entry>,
     /// Writable at the path they have on the host.
     pub expose: Vec<Expose>,
+    /// Directories that are made on the host where they are missing.
+    pub create: Vec<Entry>,
 }
 
 /// One writable part of the instance.
@@ -226,9 +230,53 @@ pub struct Workspace {
     pub at: PathBuf,
     /// Whether it takes writes.
     pub access: Access,
+    /// What stays as it is in a workspace that takes writes.
+    pub protect: Vec<Protect>,
+    /// How it is kept that way where it is missing.
+    pub protect_missing: ProtectMissing,
     /// Where it was written.
     pub origin: Origin,
 }
+
+/// A part of the workspace that the provider may not change, as somebody else
+/// will run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protect {
+    /// Path below the workspace, relative.
+    pub path: PathBuf,
+    /// What stands for it where it is missing: a directory, or else a file.
+    pub is_directory: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What is done about a protected path that the workspace does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProtectMissing {
+    /// What the run makes there is removed when it has ended.
+    #[default]
+    Sweep,
+    /// It cannot be made: the workspace is an overlay that has it, empty.
+    Overlay,
+}
+
+/// What is protected where no policy says: what a shell, a version control
+/// system, an editor or an agent outside of the cell runs by itself.
+pub const PROTECT: [&str; 12] = [
+    ".git/hooks/",
+    ".envrc",
+    ".vscode/",
+    ".mcp.json",
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".codex/",
+    ".opencode/",
+    "opencode.json",
+    ".gemini/settings.json",
+    ".cursor/",
+    ".idea/",
+];
 
 /// Whether a tree takes writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

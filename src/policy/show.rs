@@ -9,7 +9,7 @@ use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
     NetworkTable, PathOr, RequireTable, RunTable, SeccompTable, TmpfsTable, WorkspaceTable,
 };
-use super::{Bind, Channel, Entry, Expose, Origin, Policy, Tmpfs, Workspace, check, vars};
+use super::{Bind, Channel, Entry, Expose, Origin, Policy, Protect, Tmpfs, Workspace, check, vars};
 
 /// The policy as TOML that loads to the same policy again.
 ///
@@ -65,7 +65,11 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
             bind: each(&filesystem.bind, bind)?,
             tmpfs: each(&filesystem.tmpfs, tmpfs)?,
         },
-        run: RunTable { expose: each(&run.expose, expose)? },
+        run: RunTable {
+            hide: each(&run.hide, entry)?,
+            expose: each(&run.expose, expose)?,
+            create: each(&run.create, entry)?,
+        },
         channel: channel.as_ref().map(channel_table).transpose()?.map(At::from),
         workspace: workspace.as_ref().map(workspace_table).transpose()?.map(At::from),
         environment: EnvironmentTable {
@@ -119,7 +123,6 @@ fn expose(expose: &Expose) -> Result<PathOr<ExposeTable>, PolicyError> {
 }
 
 fn channel_table(channel: &Channel) -> Result<ChannelTable, PolicyError> {
-    let entry = |entry: &Entry| text(&entry.path, &entry.origin);
     Ok(ChannelTable {
         dir: Some(text(&channel.dir, &channel.origin)?.into()),
         fifo: each(&channel.fifo, entry)?,
@@ -136,7 +139,18 @@ fn workspace_table(workspace: &Workspace) -> Result<WorkspaceTable, PolicyError>
         dir: Some(text(&workspace.dir, &workspace.origin)?.into()),
         at: Some(text(&workspace.at, &workspace.origin)?.into()),
         access: Some(workspace.access),
+        protect: Some(each(&workspace.protect, protect)?),
+        protect_missing: Some(workspace.protect_missing),
     })
+}
+
+fn protect(protect: &Protect) -> Result<String, PolicyError> {
+    let end = if protect.is_directory { "/" } else { "" };
+    text(&protect.path, &protect.origin).map(|path| path + end)
+}
+
+fn entry(entry: &Entry) -> Result<String, PolicyError> {
+    text(&entry.path, &entry.origin)
 }
 
 fn each<T, R>(

@@ -62,7 +62,7 @@ fn host(policy: &Policy) -> Host {
     let found = |kind| {
         let (device, inode) = (1, 1);
         let identity = Identity { device, inode };
-        Lookup::Found(File { identity, kind, is_on_proc: false })
+        Lookup::Found(File { identity, kind, is_on_proc: false, mode: 0o755, owner: 1000 })
     };
     let look_up = |path: &Path| match path.file_name().unwrap().as_encoded_bytes()[0] {
         _ if path.starts_with("/dev") => found(Kind::Device),
@@ -180,6 +180,8 @@ fn everything() -> Policy {
         dir: "/home/me/repo".into(),
         at: "/work".into(),
         access: Access::ReadOnly,
+        protect: Vec::new(),
+        protect_missing: Default::default(),
         origin: origin(),
     });
     policy.environment.pass = vec!["TERM".into(), "NOT_THERE".into()];
@@ -411,6 +413,8 @@ prop_compose! {
             dir: dir.into(),
             at: at.into(),
             access: if read_only { Access::ReadOnly } else { Access::ReadWrite },
+            protect: Vec::new(),
+            protect_missing: Default::default(),
             origin: origin(),
         });
         if nested {

@@ -527,7 +527,7 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
     let identity = crate::sys::fd::Identity { device: 0, inode: 0 };
     Content::Bind {
         source: source.to_owned(),
-        file: File { identity, kind, is_on_proc: false },
+        file: File { identity, kind, is_on_proc: false, mode: 0o700, owner: 0 },
         to_be_made: true,
         attributes: VIEW,
     }
