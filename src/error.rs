@@ -82,6 +82,15 @@ impl fmt::Display for Error {
     }
 }
 
+/// A text on one line, with no control character in it.
+pub fn printable(text: &str) -> String {
+    let escaped = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
 /// Writes no control character but the end of a line: a path may be the agent's
 /// choice, and the reader a terminal.
 struct Printable<'a, 'b>(&'a mut fmt::Formatter<'b>);

@@ -80,8 +80,12 @@ pub enum ReportEvent {
         usage: Usage,
         /// Whether the run may go well on another host.
         retryable: bool,
-        /// What kept the provider from running, where something did.
+        /// What kept the provider from running, where something did; or what went
+        /// wrong when it had ended.
         error: Option<Reason>,
+        /// What the run had made at protected paths and was removed, relative to
+        /// the workspace.
+        swept: Vec<String>,
     },
 }
 
@@ -274,6 +278,7 @@ impl Report {
             usage: outcome.usage,
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(Reason::from),
+            swept: outcome.swept.clone(),
         })?;
         self.settle().map_err(|errno| self.failed(&errno.into()))
     }

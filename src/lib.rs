@@ -91,6 +91,10 @@ fn run_cell(options: RunOptions) -> u8 {
         }
         Err(error) => launch::refuse(&launch, error),
     };
+    if !outcome.swept.is_empty() {
+        let paths: Vec<String> = outcome.swept.iter().map(|path| error::printable(path)).collect();
+        say(&format!("removed what the run made at protected paths: {}", paths.join(", ")));
+    }
     match &outcome.error {
         Some(error) => drop(fail(error)),
         None if outcome.class == outcome::Class::TimedOut => {

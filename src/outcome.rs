@@ -16,8 +16,12 @@ pub struct Outcome {
     pub code: Option<i32>,
     /// The signal that ended the provider, where one did.
     pub signal: Option<i32>,
-    /// What kept the provider from running, where something did.
+    /// What kept the provider from running, where something did; or what went
+    /// wrong when it had ended.
     pub error: Option<Error>,
+    /// What the run had made at protected paths and was removed, relative to the
+    /// workspace.
+    pub swept: Vec<String>,
     /// From before the clone to the end of the cell.
     pub wall: Duration,
     /// What the cell used.
@@ -78,7 +82,15 @@ impl Outcome {
     /// A run that came to nothing.
     pub fn failed(error: Error, wall: Duration) -> Outcome {
         let class = if matches!(error.exit_code, 126 | 127) { Class::ExecFailed } else { Class::SetupFailed };
-        Outcome { class, code: None, signal: None, error: Some(error), wall, usage: Usage::default() }
+        Outcome {
+            class,
+            code: None,
+            signal: None,
+            error: Some(error),
+            swept: Vec::new(),
+            wall,
+            usage: Usage::default(),
+        }
     }
 
     /// The launcher's own exit code.

@@ -6,6 +6,7 @@ mod prepare;
 pub mod status;
 mod stdio;
 mod supervise;
+mod sweep;
 mod terminal;
 
 use std::cell::Cell;
@@ -32,6 +33,7 @@ use crate::sys::{Errno, clone, credentials, signal};
 use status::Status;
 use stdio::Stdio;
 use supervise::{Event, Running, Started};
+use sweep::Swept;
 
 /// What a launch takes beside the policy.
 #[derive(Debug, Default)]
@@ -146,6 +148,7 @@ fn launch(
         return Err(error);
     }
 
+    let mut swept = Swept::default();
     let running = Running::new(cell, stdio, &policy.cell, started);
     let ended = running.supervise(|event| match (event, &mut report) {
         (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
@@ -155,15 +158,20 @@ fn launch(
             status.executed();
             Ok(())
         }
+        (Event::Gone, _) => {
+            swept = sweep::sweep(policy, &host);
+            Ok(())
+        }
     });
     let error = match ended.state.failed {
         Some((step, failure)) => Some(explain::step(&plan, step, failure)),
         None => ended.refused.clone(),
     };
-    Ok(match error {
+    let outcome = match error {
         Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
         None => ended.outcome(),
-    })
+    };
+    Ok(Outcome { swept: swept.removed, error: outcome.error.or(swept.error), ..outcome })
 }
 
 /// Makes what the policy wants made, and plans; but first whether the rest of

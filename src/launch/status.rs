@@ -49,8 +49,10 @@ pub enum StatusEvent {
         signal: Option<i32>,
         /// Whether it may go well on another host.
         retryable: bool,
-        /// The message, where the provider has not run.
+        /// The message, where there was one.
         error: Option<String>,
+        /// What the run had made at protected paths and was removed.
+        swept: Vec<String>,
     },
 }
 
@@ -89,6 +91,7 @@ impl Status {
             signal: outcome.signal,
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(ToString::to_string),
+            swept: outcome.swept.clone(),
         });
     }
 

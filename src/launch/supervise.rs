@@ -105,6 +105,8 @@ pub(super) enum Event {
     AtGate { pid: i32, root_listing: i32 },
     /// The provider runs.
     Executed,
+    /// Nothing of the cell lives any more; what it wrote may not have been read yet.
+    Gone,
 }
 
 impl Running {
@@ -375,6 +377,8 @@ impl Running {
             });
         }
         let end = clone::wait(self.pid);
+        // Before the last output: its reader may take its time.
+        let _ = tell(Event::Gone);
         if let Some(unread) = self.unread.take() {
             unread.give_back(&self.copies);
         }
@@ -479,7 +483,8 @@ impl Ended {
             Some(_) => Class::Signaled,
             None => Class::Exited,
         };
-        Outcome { class, code, signal, error: None, wall: self.wall, usage: self.usage() }
+        let (error, swept) = (None, Vec::new());
+        Outcome { class, code, signal, error, swept, wall: self.wall, usage: self.usage() }
     }
 
     /// A child that ended without a word.

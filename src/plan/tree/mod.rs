@@ -100,7 +100,8 @@ impl Content {
 const TMPFS: &str = "tmpfs";
 
 /// The host paths that must be looked up before the tree can be planned: every
-/// source, and every mount point that lies in a view of the host.
+/// source, every mount point that lies in a view of the host, and what a workspace
+/// protects, with all that holds it there.
 pub fn paths(policy: &Policy) -> Vec<PathBuf> {
     let views: Vec<(&Path, &Path)> = views(policy).collect();
     let mut paths: Vec<PathBuf> = views.iter().map(|(source, _)| source.to_path_buf()).collect();
@@ -116,6 +117,10 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
         };
         let within = place.ancestors().take_while(|above| above != view);
         paths.extend(within.filter_map(|above| above.strip_prefix(view).ok()).map(|rest| source.join(rest)));
+    }
+    if let Some(workspace) = &policy.workspace {
+        let protected = workspace.protect.iter().flat_map(|protect| protect.path.ancestors());
+        paths.extend(protected.map(|below| workspace.dir.join(below)));
     }
     paths.extend(DEVICES.map(|name| Path::new("/dev").join(name)));
     paths
