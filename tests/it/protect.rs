@@ -555,3 +555,357 @@ fn nobody_leads_the_sweep_out_of_the_tree() {
         }
     }
 }
+
+/// A repository with one commit, hooks and settings, as a harness hands it over.
+const REPOSITORY: &str = r#"
+    export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+    git init -q -b main . && echo one > file && git add file && git commit -qm first
+    rm -rf .git/hooks; mkdir -p .git/hooks a/b/c .claude
+    echo 'exit 1' > .git/hooks/pre-push; chmod 755 .git/hooks/pre-push
+    echo export A=b > .envrc; echo '{}' > .claude/settings.json; echo kept > a/b/c/kept
+"#;
+
+/// Changes to what is protected, by name, each from a state of its own.
+const CHANGES: &str = r#"
+import ctypes, fcntl, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+hook, rc, settings, deep = ".git/hooks/pre-push", ".envrc", ".claude/settings.json", "a/b/c/kept"
+def exchange(one, other):
+    if libc.renameat2(-100, one.encode(), -100, other.encode(), 2) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def reopen(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.open(f"/proc/self/fd/{fd}", os.O_WRONLY)
+def flags(path):
+    # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS with FS_NODUMP_FL
+    fd = os.open(path, os.O_RDONLY)
+    had, = struct.unpack("l", fcntl.ioctl(fd, 0x80086601, struct.pack("l", 0)))
+    fcntl.ioctl(fd, 0x40086602, struct.pack("l", had ^ 0x40))
+def file(path, content=""):
+    with open(path, "w") as f: f.write(content)
+    return path
+def directory(path):
+    os.mkdir(path)
+    return path
+changes = {}
+for path in hook, rc, settings, deep:
+    changes |= {
+        f"write {path}": lambda p=path: os.open(p, os.O_WRONLY),
+        f"append {path}": lambda p=path: os.open(p, os.O_WRONLY | os.O_APPEND),
+        f"reopen {path}": lambda p=path: reopen(p),
+        f"open {path} with O_TRUNC": lambda p=path: os.open(p, os.O_RDONLY | os.O_TRUNC),
+        f"truncate {path}": lambda p=path: os.truncate(p, 0),
+        f"unlink {path}": lambda p=path: os.unlink(p),
+        f"rename {path}": lambda p=path: os.rename(p, "elsewhere"),
+        f"rename over {path}": lambda p=path: os.rename(file("new"), p),
+        f"exchange {path}": lambda p=path: exchange(file("new"), p),
+        f"link {path}": lambda p=path: os.link(p, "elsewhere"),
+        f"chmod {path}": lambda p=path: os.chmod(p, 0o777),
+        f"chown {path}": lambda p=path: os.chown(p, os.getuid(), -1),
+        f"utime {path}": lambda p=path: os.utime(p),
+        f"setxattr {path}": lambda p=path: os.setxattr(p, "user.a", b"b"),
+        f"flags {path}": lambda p=path: flags(p),
+    }
+for above in ".git/hooks", ".git", ".claude", "a/b/c", "a/b", "a":
+    changes |= {
+        f"rename {above}": lambda p=above: os.rename(p, "elsewhere"),
+        f"exchange {above}": lambda p=above: exchange(directory("new"), p),
+        f"exchange {above} with a link": lambda p=above: (os.symlink("x", "new"), exchange("new", p)),
+        f"exchange {above} with a file": lambda p=above: exchange(file("new"), p),
+    }
+changes |= {
+    "create a hook": lambda: file(".git/hooks/pre-commit"),
+    "link a hook": lambda: os.link("file", ".git/hooks/pre-commit"),
+    "symlink a hook": lambda: os.symlink("x", ".git/hooks/pre-commit"),
+    "rename to a hook": lambda: os.rename("file", ".git/hooks/pre-commit"),
+    "mkdir in hooks": lambda: os.mkdir(".git/hooks/a"),
+    "mkfifo in hooks": lambda: os.mkfifo(".git/hooks/a"),
+    "O_TMPFILE in hooks": lambda: os.open(".git/hooks", os.O_TMPFILE | os.O_WRONLY),
+    "chmod hooks": lambda: os.chmod(".git/hooks", 0o700),
+}
+for name in sys.argv[1:] or changes:
+    try: changes[name](); print(f"{name}: done")
+    except OSError as error: print(f"{name}: {os.strerror(error.errno)}")
+    for left in "new", "elsewhere":
+        if len(sys.argv) < 2 and os.path.lexists(left): os.rmdir(left) if os.path.isdir(left) else os.unlink(left)
+"#;
+
+const KEYS: &str = r#"protect = [".git/hooks/", ".envrc", ".claude/settings.json", "a/b/c/kept", ".idea/"]"#;
+
+/// What `stat` says of everything that is protected, and its content.
+const LOOK: &str = "stat -c '%n %i %a %u %s %y %z %h' .git .git/hooks .git/hooks/* .envrc .claude/settings.json a/b/c/kept; \
+                    cat .git/hooks/* .envrc .claude/settings.json a/b/c/kept; ls -A .git/hooks; \
+                    stat -c '%n %i' a a/b a/b/c .claude";
+
+#[test]
+fn what_existed_cannot_be_changed_or_moved() {
+    for more in ["", "protect_missing = \"overlay\""] {
+        let Some(desk) = Desk::new(&format!("{KEYS}\n{more}")) else { return };
+        if !has_python() {
+            return;
+        }
+        let mut names = Vec::new();
+        for by_root in starts() {
+            desk.clear();
+            desk.host(REPOSITORY);
+            // The directory `.git` itself takes new entries, and so changes its times.
+            let look = LOOK.replacen(".git ", "", 1);
+            let before = desk.host(&look);
+            let told = desk.run(by_root, &[], &format!("python3 -c '{CHANGES}'"));
+            told.is_well();
+            names =
+                told.stdout.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect();
+            assert_eq!(names.len(), 4 * 15 + 6 * 4 + 8, "{told:?}");
+            let refusals = [
+                ": Read-only file system",
+                ": Device or resource busy",
+                ": Invalid cross-device link",
+                ": Permission denied",
+            ];
+            for line in told.stdout.lines() {
+                assert!(refusals.iter().any(|refusal| line.ends_with(refusal)), "{more} {line}");
+            }
+            assert_eq!(desk.host(&look), before);
+        }
+        // Outside each of them is done.
+        for name in names.iter().filter(|_| more.is_empty()) {
+            desk.clear();
+            desk.host(REPOSITORY);
+            let mut python = desk.user.command("python3");
+            python.args(["-c", CHANGES, name]).current_dir(desk.user.path("work"));
+            assert_eq!(text(&python.output().expect("python3")), format!("{name}: done\n"));
+        }
+    }
+}
+
+#[test]
+fn beside_what_is_protected_everything_can_be_written() {
+    for more in ["", "protect_missing = \"overlay\""] {
+        let Some(desk) = Desk::new(&format!("{KEYS}\n{more}")) else { return };
+        for by_root in starts() {
+            desk.clear();
+            desk.host(REPOSITORY);
+            let script = "set -e; umask 027; echo two > file; echo new > new; mkdir dir; echo deep > dir/deep
+                mv new dir/moved; ln dir/moved dir/link; ln -s moved dir/symlink; mkfifo -m 600 fifo
+                mv dir dir2; rm -r dir2/deep; touch -d @1000000000 dir2/moved; chmod 604 dir2/moved
+                echo a > a/b/c/other; echo a > .claude/notes; echo '[a]' >> .git/config; mkdir -p x/y; rmdir x/y
+                printf longer > file; printf s > file";
+            desk.run(by_root, &[], script).is_well();
+            let (uid, gid) = desk.user.ids();
+            let said = desk.host(
+                "cat file dir2/moved dir2/link; readlink dir2/symlink; cat a/b/c/other .claude/notes; tail -n 1 .git/config
+                 stat -c '%n %F %a %u %g %h' file fifo dir2 dir2/moved x a/b/c/other; stat -c %Y dir2/moved; ls -A dir2 x",
+            );
+            let expected = format!(
+                "snew\nnew\nmoved\na\na\n[a]\n\
+                 file regular file 644 {uid} {gid} 1\nfifo fifo 600 {uid} {gid} 1\ndir2 directory 750 {uid} {gid} 2\n\
+                 dir2/moved regular file 604 {uid} {gid} 2\nx directory 750 {uid} {gid} 2\n\
+                 a/b/c/other regular file 640 {uid} {gid} 1\n1000000000\ndir2:\nlink\nmoved\nsymlink\n\nx:\n"
+            );
+            assert_eq!(said, expected, "{more}");
+        }
+    }
+}
+
+/// What git is asked for in `$1`, a working tree, with nobody's settings.
+const GIT: &str = r#"
+    set -e
+    export GIT_CONFIG_GLOBAL=/dev/null GIT_EDITOR=true
+    export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+    cd "$1"
+    echo two >> file; git add file; git commit -qm second
+    git config cell.a b; git checkout -q -b side HEAD~1; echo side > side; git add side; git commit -qm side
+    echo three > side; git stash -q; git stash pop -q; git commit -qam third
+    git rebase -q "$2"; git tag t; git branch -m side side2; git gc -q --prune=now; git fsck
+    git log --format=%s; git status --porcelain --untracked-files=no; git config cell.a
+"#;
+
+#[test]
+fn git_does_its_ordinary_work() {
+    if !user::has("programs", Path::new("/usr/bin/git").exists()) {
+        return;
+    }
+    for more in ["", "protect_missing = \"overlay\""] {
+        let Some(desk) = Desk::new(more) else { return };
+        for by_root in starts() {
+            desk.clear();
+            desk.host(REPOSITORY);
+            let told = desk.run(by_root, &[], &format!("sh -c '{GIT}' sh /work main"));
+            assert_eq!((told.code, &*told.stdout), (Some(0), "third\nside\nsecond\nfirst\nb\n"), "{told:?}");
+            assert_eq!(told.swept(), [""; 0]);
+            assert_eq!(
+                desk.host("git log --format=%s; git fsck; ls .git/hooks"),
+                "third\nside\nsecond\nfirst\npre-push\n"
+            );
+        }
+        // A repository that the run makes: its hooks go, and it is sound without.
+        desk.clear();
+        let told = desk.run(
+            false,
+            &[],
+            "git init -q && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m a",
+        );
+        if more.is_empty() {
+            assert_eq!((told.code, told.swept()), (Some(0), vec![".git/hooks"]), "{told:?}");
+            assert_eq!(desk.host("git fsck; git log --format=%s; ls -d .git/hooks || true"), "a\n");
+        }
+    }
+}
+
+#[test]
+fn git_does_its_ordinary_work_in_a_worktree() {
+    if !user::has("programs", Path::new("/usr/bin/git").exists()) {
+        return;
+    }
+    let Some(desk) = Desk::new("") else { return };
+    let work = desk.user.path("work").display().to_string();
+    for more in ["", "protect_missing = \"overlay\""] {
+        desk.user
+            .file("p.toml", format!("version = 1\n[workspace]\ndir = \"work\"\nat = \"{work}\"\n{more}\n"));
+        for by_root in starts() {
+            // The worktree in the workspace, and made by the run.
+            desk.clear();
+            desk.host(&format!("{REPOSITORY}\ngit worktree add -q -b tree wt"));
+            let script =
+                format!("sh -c '{GIT}' sh wt tree && git worktree add -q -b other wt2 && cat wt2/file");
+            let told = desk.run(by_root, &[], &script);
+            assert_eq!((told.code, &*told.stdout), (Some(0), "third\nside\nsecond\nfirst\nb\none\n"), "{told:?}");
+            desk.host("git worktree remove wt2; git fsck");
+        }
+        // The workspace is the worktree; its repository is shown beside it.
+        desk.clear();
+        desk.host(&format!("mkdir main wt; cd main\n{REPOSITORY}\ngit worktree add -q -b tree ../wt"));
+        desk.user.file(
+            "p.toml",
+            format!("version = 1\n[workspace]\ndir = \"work/wt\"\nat = \"{work}/wt\"\n{more}\n[filesystem]\nbind = [\"work/main/.git\"]\n"),
+        );
+        let told = desk.run(false, &[], &format!("sh -c '{GIT}' sh . tree"));
+        assert_eq!((told.code, &*told.stdout), (Some(0), "third\nside\nsecond\nfirst\nb\n"), "{told:?}");
+    }
+}
+
+/// All that stands in the user's directory, but for the reports.
+fn listing(desk: &Desk) -> String {
+    let mut find = desk.user.command("find");
+    text(&find.args([".", "-path", "./reports", "-prune", "-o", "-print"]).output().expect("find"))
+}
+
+#[test]
+fn with_an_overlay_nothing_can_be_made_at_a_protected_path() {
+    let Some(desk) = Desk::new("protect_missing = \"overlay\"") else { return };
+    if !has_python() {
+        return;
+    }
+    let script = r#"
+import os
+def file(path): open(path, "w").close()
+def attempt(name, what):
+    try: what(); print(f"{name}: done")
+    except OSError as error: print(f"{name}: {os.strerror(error.errno)}")
+file("f"); os.mkdir("d")
+for path in ".envrc", ".mcp.json", "opencode.json", ".claude/settings.json":
+    attempt(f"create {path}", lambda: file(path))
+    attempt(f"create {path} anew", lambda: os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    attempt(f"mkdir {path}", lambda: os.mkdir(path))
+    attempt(f"symlink {path}", lambda: os.symlink("x", path))
+    attempt(f"link {path}", lambda: os.link("f", path))
+    attempt(f"mkfifo {path}", lambda: os.mkfifo(path))
+    attempt(f"rename {path}", lambda: os.rename("f", path))
+    attempt(f"unlink {path}", lambda: os.unlink(path))
+for path in ".git/hooks", ".vscode", ".codex", ".opencode", ".cursor", ".idea":
+    attempt(f"mkdir {path}", lambda: os.mkdir(path))
+    attempt(f"create in {path}", lambda: file(f"{path}/a"))
+    attempt(f"symlink {path}", lambda: os.symlink("x", path))
+    attempt(f"rename {path}", lambda: os.rename("d", path))
+    attempt(f"rmdir {path}", lambda: os.rmdir(path))
+    attempt(f"rename {path} away", lambda: os.rename(path, "away"))
+for path in ".git", ".claude":
+    attempt(f"rename {path} away", lambda: os.rename(path, "away"))
+    attempt(f"rmdir {path}", lambda: os.rmdir(path))
+os.unlink("f"); os.rmdir("d")
+"#;
+    for by_root in starts() {
+        desk.clear();
+        let before = listing(&desk);
+        let told = desk.run(by_root, &[], &format!("python3 -c '{script}'"));
+        told.is_well();
+        assert_eq!(told.stdout.lines().count(), 4 * 8 + 6 * 6 + 4, "{told:?}");
+        for line in told.stdout.lines() {
+            let refusals = [
+                "Read-only file system",
+                "File exists",
+                "Device or resource busy",
+                "Directory not empty",
+                "Permission denied",
+                "Not a directory",
+                "Invalid cross-device link",
+            ];
+            assert!(refusals.iter().any(|refusal| line.ends_with(refusal)), "{line}");
+        }
+        // The ways to a protected path may have been made, the stubs and a work directory not.
+        let after = listing(&desk);
+        let more: Vec<&str> = after.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
+        assert!(
+            more.iter().all(|path| ["./work/.git", "./work/.claude", "./work/.gemini"].contains(path)),
+            "{more:?}"
+        );
+    }
+}
+
+#[test]
+fn an_overlay_leaves_nothing_behind_however_the_run_ends() {
+    let Some(desk) = Desk::new("protect_missing = \"overlay\"") else { return };
+    for by_root in starts() {
+        for victim in ["nobody", "provider", "init", "launcher"] {
+            desk.clear();
+            let before = listing(&desk);
+            let script = "echo kept > file; while test -e file; do sleep 0.01; done";
+            let mut launcher =
+                desk.launch(by_root, &[], script).stderr(Stdio::null()).spawn().expect("it starts");
+            let file = desk.user.path("work/file");
+            eventually("the run has begun", || file.exists().then_some(()));
+            let init = user::children(launcher.id() as i32)[0];
+            let pid = match victim {
+                "nobody" => None,
+                "provider" => Some(user::children(init)[0]),
+                "init" => Some(init),
+                _ => Some(launcher.id() as i32),
+            };
+            match pid {
+                Some(pid) => kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal"),
+                None => fs::remove_file(&file).expect("it is there"),
+            }
+            end(&mut launcher);
+            eventually("the cell ends", || user::state(init).is_none().then_some(()));
+            if pid.is_some() {
+                assert_eq!(fs::read_to_string(&file).expect("it is kept"), "kept\n", "{victim}");
+                fs::remove_file(&file).expect("it is there");
+            }
+            let after = listing(&desk);
+            if victim == "launcher" {
+                // A work directory may be left, but no stub.
+                println!(
+                    "killing the launcher leaves {:?}",
+                    after.lines().filter(|line| !before.contains(*line)).collect::<Vec<_>>()
+                );
+                assert!(!after.contains("/.envrc") && !after.contains("/hooks"), "{after}");
+            } else {
+                assert_eq!(after, before, "{victim}");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_an_overlay_nothing_is_swept() {
+    let Some(desk) = Desk::new("protect_missing = \"overlay\"") else { return };
+    let script = "echo up; while ! test -e done; do sleep 0.01; done";
+    let mut launch = desk.launch(false, &[], script);
+    let mut launcher = launch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    std::io::Read::read_exact(launcher.stdout.as_mut().expect("a pipe"), &mut [0; 3]).expect("it starts");
+    // By the host itself.
+    desk.host("echo a > .idea; echo a > done");
+    end(&mut launcher);
+    desk.told(launcher.wait_with_output().expect("it has ended")).is_well();
+    desk.host("test -f .idea");
+}
