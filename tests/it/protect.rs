@@ -769,7 +769,11 @@ fn git_does_its_ordinary_work_in_a_worktree() {
             let script =
                 format!("sh -c '{GIT}' sh wt tree && git worktree add -q -b other wt2 && cat wt2/file");
             let told = desk.run(by_root, &[], &script);
-            assert_eq!((told.code, &*told.stdout), (Some(0), "third\nside\nsecond\nfirst\nb\none\n"), "{told:?}");
+            assert_eq!(
+                (told.code, &*told.stdout),
+                (Some(0), "third\nside\nsecond\nfirst\nb\none\n"),
+                "{told:?}"
+            );
             desk.host("git worktree remove wt2; git fsck");
         }
         // The workspace is the worktree; its repository is shown beside it.
