@@ -75,8 +75,18 @@ impl Tree<'_> {
         let missing = workspace
             .protect
             .iter()
-            .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing);
+            .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing)
+            .filter(|protect| self.file_above(workspace, protect).is_none());
         missing.map(|protect| (protect.path.clone(), protect.is_directory)).collect()
+    }
+
+    /// The file that a protected path would have to lie below, as `.git` is one
+    /// in a worktree.
+    fn file_above<'p>(&self, workspace: &Workspace, protect: &'p Protect) -> Option<&'p Path> {
+        protect.path.ancestors().skip(1).find(|above| {
+            let found = self.host.file(&workspace.dir.join(above));
+            matches!(found, Lookup::Found(file) if file.kind != Kind::Directory)
+        })
     }
 
     /// Mounts what is protected over itself, read-only. To be called when all
@@ -87,8 +97,12 @@ impl Tree<'_> {
         };
         let has_stubs =
             self.nodes.get(&workspace.at).is_some_and(|node| matches!(node.content, Content::Stubs { .. }));
+        let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
         for protect in &workspace.protect {
-            let (source, place) = (workspace.dir.join(&protect.path), workspace.at.join(&protect.path));
+            // As long as that file stays, nothing can be made below it.
+            let file_above = self.file_above(workspace, protect).filter(|_| by_overlay);
+            let path = file_above.unwrap_or(&protect.path);
+            let (source, place) = (workspace.dir.join(path), workspace.at.join(path));
             // Another view there is its own protection.
             if self.nodes.contains_key(&place) {
                 continue;
