@@ -139,7 +139,9 @@ fn launch(
         let failed = ended.state.failed.map(|(step, failure)| (step, explain::step(&plan, step, failure)));
         let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
         if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
-            tracing::info!("{failed}; {} is built without an overlay", place.display());
+            tracing::info!("{failed}");
+            // Standard error takes what it can; the report's notes have it too.
+            let _ = writeln!(std::io::stderr(), "cellblock: {} is built without an overlay", place.display());
             plan = without_overlay(&launch, &mut host, place).map_err(|error| Error {
                 cause: error.cause,
                 remedy: error.remedy,

@@ -130,6 +130,8 @@ pub struct Bind {
     pub dest: PathBuf,
     /// Left out where the host has no such path.
     pub optional: bool,
+    /// Shown through an overlay: the mount table does not name the source.
+    pub overlay: bool,
     /// Where it was written.
     pub origin: Origin,
 }

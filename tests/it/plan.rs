@@ -40,7 +40,7 @@ fn origin() -> Origin {
 }
 
 fn view(src: &str, dest: &str) -> Bind {
-    Bind { src: src.into(), dest: dest.into(), optional: false, origin: origin() }
+    Bind { src: src.into(), dest: dest.into(), optional: false, overlay: false, origin: origin() }
 }
 
 fn memory(path: &str, size: Option<u64>) -> Tmpfs {
