@@ -203,6 +203,48 @@ fn a_channel_may_be_granted_whole_and_hold_no_lock() {
     assert_eq!(names(&channel("execute = ['/usr/bin/helper']"), &host()), [""; 0]);
 }
 
+/// What is said of a channel is what a run does with it.
+#[test]
+fn a_channel_that_is_warned_of_is_refused() {
+    let Some(site) = fixture() else { return };
+    for name in ["place/chan", "home/chan", "chan"] {
+        site.directory(name);
+    }
+    site.file("chan/lock", "", 0o644);
+    let in_tmp = tempfile::Builder::new().prefix("cellblock-").tempdir_in("/tmp").unwrap();
+    site.own(in_tmp.path());
+    let (place, home) = (site.text("place"), site.text("home"));
+    let elsewhere = format!("{place}:/elsewhere");
+    let in_place = format!("dir = '{place}/chan'");
+    let in_tmp = format!("dir = '{}'", in_tmp.path().display());
+    let chan = format!("dir = '{}'", site.text("chan"));
+    let whole = format!("{in_tmp}\nreplaceable = true");
+    let in_home = format!("dir = '{home}/chan'\n[cell]\nhome = '{home}'");
+    for (channel, words) in [
+        (chan.clone(), &[][..]),
+        (format!("{chan}\nlock = ['lock']"), &[]),
+        (format!("{chan}\nexecute = ['/usr/bin/env']"), &[]),
+        (format!("{chan}\nread_only = ['/usr/bin/env']"), &[]),
+        (format!("{chan}\nreplaceable = true\nlock = ['lock']"), &[]),
+        (in_tmp, &[]),
+        (whole, &[]),
+        (in_home, &[]),
+        (in_place.clone(), &["--tmpfs", &place]),
+        (in_place.clone(), &["--ro-bind", &elsewhere]),
+        (in_place.clone(), &["--bind", &place]),
+        (in_place.clone(), &["--expose", &place]),
+        (in_place.clone(), &["--workspace", &place]),
+        (in_place, &[]),
+    ] {
+        let policy = site.file("p.toml", format!("version = 1\n[channel]\n{channel}\n"), 0o644);
+        let words = [&["--policy", policy.to_str().unwrap()], words].concat();
+        let is_warned_of = said(&mut check(&site, &words)).contains("channel-in-rights");
+        let plan =
+            site.command(site.program()).arg("plan").args(&words).args(["--", "true"]).output().unwrap();
+        assert_eq!(plan.status.success(), !is_warned_of, "{channel} {words:?}\n{}", stderr(&plan));
+    }
+}
+
 #[test]
 fn of_many_some_are_named() {
     let listener = |port| Listener { protocol: "tcp", address: [127, 0, 0, 1].into(), port };
