@@ -188,6 +188,8 @@ fn sockets(homes: &[PathBuf]) -> Vec<Socket> {
             sockets.push(Socket { path, service });
         }
     }
+    // The kernel's table has no order that stays.
+    sockets.sort_by(|one, other| one.path.cmp(&other.path));
     sockets
 }
 
