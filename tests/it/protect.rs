@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -255,6 +256,9 @@ fn no_tree_is_too_deep_too_wide_or_too_oddly_named() {
     if !has_python() {
         return;
     }
+    // What a process has by default; fewer than the tree is deep.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("it can be read");
+    setrlimit(Resource::RLIMIT_NOFILE, most.min(1024), most).expect("it can be lowered");
     sweeps(&[
         (
             "",
@@ -483,10 +487,10 @@ fn what_cannot_be_removed_is_told_and_the_rest_is_removed() {
         let roots = desk.user.path("work/mine/b/root\ncellblock: all is well");
         fs::create_dir(&roots).expect("root can make it");
         fs::write(roots.join("kept"), "").expect("root can write");
-        let script = "mv mine .vscode; echo a > .vscode/tasks.json; echo a > .vscode/b/a; echo a > .envrc";
+        let script = "mv mine .vscode; echo a > .vscode/tasks.json; echo a > .vscode/b/a; echo a > .envrc; mkdir .idea";
         let told = desk.run(by_root, &[], script);
         assert_eq!((told.code, &told.outcome["code"]), (Some(125), &json!(0)), "{told:?}");
-        assert_eq!(told.swept(), [".envrc"], "{told:?}");
+        assert_eq!(told.swept(), [".envrc", ".idea"], "{told:?}");
         let error = &told.outcome["error"];
         assert_eq!((&error["stage"], &error["errno"]), (&json!("sweep"), &json!("EACCES")), "{told:?}");
         assert!(error["remedy"].is_string());
@@ -519,39 +523,42 @@ fn what_the_host_has_mounted_is_not_entered() {
     assert_eq!(told.outcome["error"]["errno"], "EXDEV", "{told:?}");
 }
 
-/// Somebody outside exchanges a directory of the tree with a link, again and
+/// Somebody outside exchanges directories of the trees with links, again and
 /// again: whatever the sweep meets, it stays in the tree.
 #[test]
 fn nobody_leads_the_sweep_out_of_the_tree() {
-    let Some(desk) = Desk::new("") else { return };
-    let precious = desk.user.directory("precious");
-    for name in 0..20 {
-        desk.user.directory(&format!("precious/{name}"));
-        desk.user.file(format!("precious/{name}/file"), "kept");
+    let names: Vec<String> = (0..60).map(|number| format!("p{number}")).collect();
+    let Some(desk) = Desk::new(&format!("protect = {names:?}")) else { return };
+    let kept: Vec<String> = (0..20).map(|number| format!("precious/{number}/file")).collect();
+    for file in &kept {
+        desk.user.directory(Path::new(file).parent().and_then(Path::to_str).expect("a directory"));
+        desk.user.file(file, "kept");
     }
-    let script = "mkdir -p .vscode/d; cd .vscode/d; mkdir $(seq 300); for i in *; do : > $i/file; done";
-    for round in 0..12 {
+    let script = "for i in $(seq 0 59); do mkdir -p p$i/d/a p$i/d/b; : > p$i/d/c; done";
+    for round in 0..6 {
         desk.clear();
-        let link = desk.user.path("link");
-        let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(&precious, &link).expect("a link");
-        let place = desk.user.path("work/.vscode/d");
+        let link = |name: &String| desk.user.path(format!("link-{round}-{name}"));
+        for name in &names {
+            std::os::unix::fs::symlink(desk.user.path("precious"), link(name)).expect("a link");
+        }
+        let exchange = |name: &String| {
+            let place = desk.user.path(format!("work/{name}/d"));
+            renameat2(AT_FDCWD, &link(name), AT_FDCWD, &place, RenameFlags::RENAME_EXCHANGE).is_ok()
+        };
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let _ = renameat2(AT_FDCWD, &link, AT_FDCWD, &place, RenameFlags::RENAME_EXCHANGE);
+                // In the order of the policy, as the sweep goes: each until it is gone.
+                while !exchange(&names[0]) && !is_over.load(Ordering::Relaxed) {}
+                for name in &names {
+                    while exchange(name) && !is_over.load(Ordering::Relaxed) {}
                 }
             });
             desk.run(user::is_root() && round % 2 == 1, &[], script);
             is_over.store(true, Ordering::Relaxed);
         });
-        assert_eq!(fs::read_dir(&precious).expect("it is there").count(), 20);
-        for name in 0..20 {
-            assert_eq!(fs::read_to_string(precious.join(format!("{name}/file"))).expect("a file"), "kept");
-        }
-        if link.is_dir() && !link.is_symlink() {
-            fs::remove_dir_all(&link).expect("it can be removed");
+        for file in &kept {
+            assert_eq!(fs::read_to_string(desk.user.path(file)).expect("it is there"), "kept");
         }
     }
 }
