@@ -131,6 +131,7 @@ fn print_policy(command: PolicyCommand) -> Result<(), Error> {
             print("ok")
         }
         PolicyCommand::Schema => print(&policy::schema::schema()),
+        PolicyCommand::Profile { name } => print(policy::profile::find(&name).unwrap_or_default()),
     }
 }
 
