@@ -16,6 +16,7 @@ mod plan;
 mod policy;
 mod programs;
 mod report;
+mod runner_instance;
 mod site;
 mod terminal;
 mod user;
