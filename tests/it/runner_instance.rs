@@ -74,8 +74,12 @@ impl Instance {
         Some(Instance { site })
     }
 
+    fn root(&self) -> String {
+        self.site.text("instance")
+    }
+
     fn path(&self, name: &str) -> String {
-        self.site.text(&format!("instance/{name}"))
+        format!("{}/{name}", self.root())
     }
 
     fn state(&self, name: &str) -> String {
@@ -91,7 +95,7 @@ impl Instance {
     fn launch(&self, profile: &str, id: &str, options: &[&str], script: &str) -> Output {
         let run = ["run", "--profile", profile].map(str::to_owned);
         let vars = [
-            format!("instance={}", self.path("")),
+            format!("instance={}", self.root()),
             "runner=paperclip-runner".into(),
             format!("session={id}"),
             format!("workspace={}", self.path(&format!("workspaces/{id}"))),
@@ -103,7 +107,7 @@ impl Instance {
         let vars = vars.into_iter().flat_map(|var| ["--var".to_owned(), var]);
         let mut command = self.site.command(self.site.program());
         command.args(run).args(vars).args(options).args(["--", "sh", "-c", script, "sh"]).args([
-            self.path(""),
+            self.root(),
             self.state(&format!("durable-sessions/{id}")),
             self.path(&format!("workspaces/{id}")),
         ]);
@@ -118,8 +122,15 @@ impl Instance {
     }
 }
 
-/// Everything below the instance that can be named, by its path in the instance.
-const FIND: &str = r#"cd /; find "${1%/}" -mindepth 1 2> /dev/null | sed "s,^${1%/}/,,"; true"#;
+/// Whatever of the instance the launch can list, by its path in the instance. It
+/// knows the names of what is its own, and begins at each: a directory that only
+/// leads to another cannot be listed.
+const FIND: &str = r#"
+    id=${3##*/}; runner=$1/runtime/paperclip-runner
+    find "$1" "$2" "$3" "$runner/runner/$id" "$runner/codex/$id" "$runner/opencode/$id" \
+        "$runner/acpx/acpx/$id" "$1/data/provider-traces/$id.ndjson" 2> /dev/null |
+        sed -n "s,^$1/,,p"
+"#;
 
 #[test]
 fn the_launch_uses_what_is_its_own() {
@@ -151,7 +162,7 @@ fn the_launch_uses_what_is_its_own() {
 fn nothing_of_another_launch_is_there() {
     let Some(instance) = Instance::new(&[OWN, OTHER]) else { return };
     for (id, other) in [(OWN, OTHER), (OTHER, OWN)] {
-        for options in [&[][..], &["--ro-bind", &instance.path("")]] {
+        for options in [&[][..], &["--ro-bind", &instance.root()]] {
             let found = instance.lines("runner-instance", id, options, FIND);
             let leaked: Vec<_> = found.iter().filter(|path| path.contains(other)).collect();
             assert!(leaked.is_empty(), "{options:?}: {leaked:?}");
@@ -213,7 +224,7 @@ fn what_is_hidden_is_absent_by_name() {
     for path in &paths {
         assert!(Path::new(path).exists(), "{path}");
     }
-    for options in [&[][..], &["--ro-bind", &instance.path("")]] {
+    for options in [&[][..], &["--ro-bind", &instance.root()]] {
         let said = instance.lines("runner-instance", OWN, options, &script);
         assert!(said.is_empty(), "{options:?}: {said:?}");
     }
@@ -294,7 +305,7 @@ fn bad_ids_are_refused_and_nothing_is_made() {
         let list = instance.site.beside("find", &[root, "-printf", "%p %m %U %T@\n"]).unwrap();
         String::from_utf8(list.stdout).unwrap()
     };
-    let before = all(&instance.path(""));
+    let before = all(&instance.root());
     for (variable, value, says) in [
         ("session", "../b2", "`${session}` is not one name"),
         ("session", "b2/codex-home", "`${session}` is not one name"),
@@ -334,5 +345,5 @@ fn bad_ids_are_refused_and_nothing_is_made() {
         undefined.contains("`${runner}` is not defined\nremedy: give it with --var runner=VALUE"),
         "{undefined}"
     );
-    assert_eq!(all(&instance.path("")), before);
+    assert_eq!(all(&instance.root()), before);
 }
