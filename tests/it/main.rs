@@ -5,6 +5,7 @@ mod attack;
 mod bad_input;
 mod cell;
 mod controls;
+mod documentation;
 mod escape;
 mod filters;
 mod inject;
