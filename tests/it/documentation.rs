@@ -26,7 +26,7 @@ fn the_example_of_the_run_scope_says_what_it_says() {
     let place = site.text("scope");
     let mut script = format!("umask 022; exec 2>&1; export PATH={}:$PATH\n", site.root().display());
     for (commands, _) in blocks() {
-        write!(script, "{}echo '@@@'\n", commands.replace(PLACE, &place)).unwrap();
+        writeln!(script, "{}echo '@@@'", commands.replace(PLACE, &place)).unwrap();
     }
     site.file("scope.sh", script, 0o644);
     let output = site.beside("bash", &["scope.sh"]).unwrap();
