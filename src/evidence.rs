@@ -1,10 +1,9 @@
 //! `--report`: what was applied, each member with its source, and how it ended.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::host::Ids;
 use crate::outcome::{Class, Outcome, Usage};
-use crate::plan::{Hidden, Plan, Step, Text, Waiver};
+use crate::plan::{Hidden, Plan, Step, Waiver};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
 use crate::sys::{Errno, errno, fd};
@@ -219,20 +218,19 @@ impl Report {
     /// report of its own there.
     pub fn refuse_inside(&self, plan: &Plan) -> Result<(), Error> {
         let above = self.ancestors().map_err(|errno| self.failed(&errno.into()))?;
-        let is_detached = |place: &Text| {
-            let place = Path::new(OsStr::from_bytes(place.to_bytes()));
-            plan.init.iter().any(|step| {
-                matches!(step, Step::Detach { path } if place.starts_with(OsStr::from_bytes(path.to_bytes())))
-            })
-        };
+        let detached = plan.init.iter().find_map(|step| match step {
+            Step::Detach { path } => Some(path.to_bytes()),
+            _ => None,
+        });
+        let stays = |path: &CStr| detached.is_none_or(|gone| !path.to_bytes().starts_with(gone));
         let writable = plan.init.iter().find_map(|step| match step {
             Step::Bind { source, identity: Some(identity), path, attributes, .. }
-                if attributes & READ_ONLY == 0 && !is_detached(path) =>
+                if attributes & READ_ONLY == 0 && stays(path) =>
             {
                 above.contains(identity).then(|| source.to_string())
             }
-            // Of what an overlay is made of, this one is written to.
-            Step::MustBe { path, identity } => above.contains(identity).then(|| path.to_string()),
+            // The upper layer of a workspace's overlay.
+            Step::MustBe { identity, .. } => above.contains(identity).then(|| "the workspace".to_owned()),
             _ => None,
         });
         match writable {
