@@ -108,7 +108,7 @@ fn remove_at(root: &Entered, path: &Path) -> Result<Option<PathBuf>, Left> {
             Ok(_) | Err(Failure { errno: Errno::ELOOP, .. }) => {
                 return match remove(&holder.fd, &name) {
                     Ok(()) => Ok(Some(here)),
-                    Err(left) => Err(Left { path: here.join(left.path), ..left }),
+                    Err(left) => Err(Left { path: here.iter().chain(&left.path).collect(), ..left }),
                 };
             }
             Err(Failure { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => break,
