@@ -1,9 +1,10 @@
 //! `--report`: what was applied, each member with its source, and how it ended.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -219,10 +220,11 @@ impl Report {
     pub fn refuse_inside(&self, plan: &Plan) -> Result<(), Error> {
         let above = self.ancestors().map_err(|errno| self.failed(&errno.into()))?;
         let detached = plan.init.iter().find_map(|step| match step {
-            Step::Detach { path } => Some(path.to_bytes()),
+            Step::Detach { path } => Some(path.clone()),
             _ => None,
         });
-        let stays = |path: &CStr| detached.is_none_or(|gone| !path.to_bytes().starts_with(gone));
+        let path = |text: &CStr| Path::new(OsStr::from_bytes(text.to_bytes())).to_owned();
+        let stays = |place: &CStr| detached.as_ref().is_none_or(|gone| !path(place).starts_with(path(gone)));
         let writable = plan.init.iter().find_map(|step| match step {
             Step::Bind { source, identity: Some(identity), path, attributes, .. }
                 if attributes & READ_ONLY == 0 && stays(path) =>

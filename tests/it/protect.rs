@@ -431,6 +431,31 @@ fn a_launch_that_is_refused_sweeps_nothing() {
 }
 
 #[test]
+fn no_other_view_can_write_what_is_protected() {
+    let Some(desk) = Desk::new("protect = [\".git/hooks/\", \".envrc\"]") else { return };
+    desk.host("mkdir -p .git/hooks; touch .envrc .git/hooks/x");
+    for view in
+        ["work/.git:/g", "work/.git/hooks:/h", "work/.git/hooks/x:/x", "work:/w", ".:/all", "work/.envrc:/e"]
+    {
+        let told = desk.run(false, &["--bind", view], "true");
+        assert_eq!(told.code, Some(125), "{view} {told:?}");
+        assert!(told.stderr.contains("can write the protected"), "{view} {}", told.stderr);
+        assert!(told.stderr.contains("remedy: show it read-only"), "{view} {}", told.stderr);
+    }
+    desk.run(false, &["--ro-bind", "work/.git:/g", "--bind", "reports:/r"], "true").is_well();
+}
+
+#[test]
+fn a_report_is_refused_in_a_view_named_like_the_scratch_directory() {
+    let Some(desk) = Desk::new("protect = [\".envrc\"]\nprotect_missing = \"overlay\"") else { return };
+    let told = desk.launch(false, &["--bind", "reports:/scratchy"], "true").output().expect("a launch");
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(125), "{said}");
+    assert!(said.contains("lies where the cell can write"), "{said}");
+    desk.run(false, &[], "true").is_well();
+}
+
+#[test]
 fn a_policy_adds_to_what_another_protects() {
     let Some(desk) = Desk::new("protect = [\"a\"]") else { return };
     desk.user.file("q.toml", "version = 1\nextends = [\"./p.toml\"]\n[workspace]\nprotect = [\"b/\"]\n");

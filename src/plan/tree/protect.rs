@@ -106,6 +106,9 @@ impl Tree<'_> {
             let file_above = self.file_above(workspace, protect).filter(|_| by_overlay);
             let path = file_above.unwrap_or(&protect.path);
             let (source, place) = (workspace.dir.join(path), workspace.at.join(path));
+            if has_stubs || self.host.file(&source) != Lookup::Missing {
+                refuse_another_way(policy, &source)?;
+            }
             // Another view there is its own protection.
             if self.nodes.contains_key(&place) {
                 continue;
@@ -131,6 +134,23 @@ impl Tree<'_> {
 /// A part of the workspace's overlay as a mount of its own.
 pub(super) fn over_itself(place: &Path, is_directory: bool, attributes: u64) -> Content {
     Content::Cover { source: place.to_owned(), inode: None, is_directory, attributes: attributes | VIEW }
+}
+
+/// A writable view of the same place, or of one above it, is not held by the
+/// mounts in the workspace.
+fn refuse_another_way(policy: &Policy, source: &Path) -> Result<(), Error> {
+    let binds = policy.filesystem.bind.iter().map(|bind| (&*bind.src, &bind.origin));
+    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
+    let mut writable = binds.chain(exposures);
+    match writable.find(|(view, _)| source.starts_with(view) || view.starts_with(source)) {
+        None => Ok(()),
+        Some((view, origin)) => Err(at(
+            origin,
+            format!("the view of {} can write the protected {}", view.display(), source.display()),
+        )
+        .cause("`workspace.protect` keeps it as it is in the workspace alone")
+        .remedy("show it read-only, or list in `workspace.protect` what is to be protected, without it")),
+    }
 }
 
 fn protects_a_link(protect: &Protect, source: &Path) -> Error {
