@@ -4,6 +4,7 @@
 mod attack;
 mod bad_input;
 mod cell;
+mod channel;
 mod controls;
 mod escape;
 mod filters;
@@ -17,5 +18,6 @@ mod policy;
 mod programs;
 mod report;
 mod site;
+mod snapshot;
 mod terminal;
 mod user;
