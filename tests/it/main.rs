@@ -6,6 +6,7 @@ mod bad_input;
 mod cell;
 mod channel;
 mod controls;
+mod durable;
 mod escape;
 mod filters;
 mod inject;
