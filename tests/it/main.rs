@@ -18,6 +18,7 @@ mod plan;
 mod policy;
 mod programs;
 mod report;
+mod scope;
 mod site;
 mod snapshot;
 mod terminal;

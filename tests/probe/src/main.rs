@@ -16,6 +16,8 @@
 //! probe journal ROUNDS FILE…  number the lines of files, and say what is written
 //! probe entry ENTRY OWN [NAME…]  try what changes an entry of a channel: NAME<TAB>ok|ERRNO
 //! probe entries               the names of these attempts
+//! probe reach OWN PATH…       try every way to a path: PATH<TAB>WAY<TAB>ok|ERRNO
+//! probe search WORDS          look for the lines of a file in all of /proc: FILE<TAB>WORD
 //! probe hold ENTRY            take every lock on it until stdin ends
 //! probe watch FILE…           watch files until stdin ends
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
@@ -34,6 +36,7 @@ mod harness;
 mod network;
 mod pipe;
 mod process;
+mod scope;
 mod show;
 mod syscalls;
 mod terminal;
@@ -129,6 +132,8 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
             entry::attempts(Path::new(entry), Path::new(own), names).map_err(told)?;
         }
         ["entries"] => entry::names().for_each(|name| println!("{name}")),
+        ["reach", own, paths @ ..] => scope::reach(Path::new(own), paths).map_err(told)?,
+        ["search", words] => scope::search(Path::new(words)).map_err(told)?,
         ["hold", entry] => entry::hold(Path::new(entry)).map_err(told)?,
         ["watch", files @ ..] => entry::watch(files).map_err(told)?,
         ["echo", text @ ..] => println!("{}", text.join(" ")),
