@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::host::Ids;
 use crate::outcome::{Class, Outcome, Usage};
-use crate::plan::{Plan, Step, Waiver};
+use crate::plan::{Hidden, Plan, Step, Waiver};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
 use crate::sys::{Errno, errno, fd};
@@ -48,6 +48,10 @@ pub enum ReportEvent {
         waived: Vec<Waiver>,
         /// What a layer holds alone where two should.
         notes: Vec<String>,
+        /// How each hidden path is hidden.
+        hidden: Vec<Hidden>,
+        /// The run's own parts of the instance.
+        exposed: Vec<String>,
     },
     /// The program, as found in the cell before exec.
     Provider {
@@ -245,13 +249,18 @@ impl Report {
         }
     }
 
-    /// Tells what is going to be done.
+    /// Tells what is going to be done, in place of a former plan that came to
+    /// nothing.
     pub fn plan(&mut self, plan: &Plan) -> Result<(), Error> {
+        let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
+        emptied.map_err(|error| self.failed(&error))?;
         self.write(ReportEvent::Plan {
             digest: digest(plan),
             mode: plan.mode,
             waived: plan.waived.clone(),
             notes: plan.notes.clone(),
+            hidden: plan.hidden.clone(),
+            exposed: plan.exposed.clone(),
         })
     }
 

@@ -2,7 +2,7 @@
 //! on a plain value.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -37,6 +37,10 @@ pub struct Host {
     pub refused: Vec<Layer>,
     /// Every path that the policy names.
     pub files: BTreeMap<PathBuf, Lookup>,
+    /// The places of the cell that the kernel refused an overlay for.
+    pub without_overlay: Vec<PathBuf>,
+    /// The names in the directories that are built of single views for that reason.
+    pub listings: BTreeMap<PathBuf, Vec<OsString>>,
 }
 
 /// Who the provider is to the kernel.
@@ -226,6 +230,8 @@ impl Host {
             proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
             own_filter: own_filter.map(read_small),
             refused: Vec::new(),
+            without_overlay: Vec::new(),
+            listings: BTreeMap::new(),
             files: paths
                 .into_iter()
                 .map(|path| {
@@ -233,6 +239,19 @@ impl Host {
                     (path, lookup)
                 })
                 .collect(),
+        }
+    }
+
+    /// Looks at what is in `directories`, too. One that cannot be read has nothing.
+    pub fn list(&mut self, directories: impl IntoIterator<Item = PathBuf>) {
+        for directory in directories {
+            let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+            let names: Vec<OsString> = entries.map(|entry| entry.file_name()).collect();
+            for name in &names {
+                let path = directory.join(name);
+                self.files.insert(path.clone(), look_up(&path));
+            }
+            self.listings.insert(directory, names);
         }
     }
 

@@ -27,23 +27,30 @@ impl Child<'_> {
             Step::MakeDirectory { path, mode } => fd::make_directory(fd::CWD, path, *mode),
             Step::MakeSymlink { path, target } => fd::make_symlink(target, path),
             Step::MakeFile { path, content } => fd::make_file(path, content, 0o644),
-            Step::Bind { source, identity, path, attributes, .. } => {
-                let tree = mount::copy(source, *identity)?;
+            Step::MakeWhiteout { path } => fd::make_whiteout(path),
+            Step::Bind { source, identity, may_vanish, path, attributes, .. } => {
+                let tree = match mount::copy(source, *identity) {
+                    Err(Failure { errno: Errno::ENOENT | Errno::ESTALE, .. }) if *may_vanish => return Ok(()),
+                    tree => tree?,
+                };
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)
             }
+            Step::MustBe { path, identity } => mount::must_be_inside(path, *identity),
             Step::Mount { filesystem, options, path, attributes, .. } => {
                 let options = options.iter().map(|(key, value)| (&**key, &**value));
                 let tree = mount::make(filesystem, options, *attributes)?;
                 mount::attach(&tree, path)
             }
-            Step::Cover { source, path, attributes } => {
-                let tree = mount::copy_inside(source)?;
+            Step::Cover { source, inode, path, attributes } => {
+                let tree = mount::copy_inside(source, *inode)?;
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)
             }
             Step::WriteSysctl { path, value } => fd::write_file(path, value.to_bytes()),
-            Step::SealRoot => mount::restrict_working_directory(mount::READ_ONLY),
+            Step::Seal { path } => mount::restrict_one(path, mount::READ_ONLY),
+            Step::Detach { path } => mount::detach(path),
+            Step::RemoveDirectory { path } => fd::remove_directory(path),
             Step::PivotRoot => mount::pivot_root(),
             Step::DetachOldRoot => mount::detach_old_root(),
             Step::SetHostname { name } => credentials::set_hostname(name),

@@ -31,7 +31,7 @@ use crate::sys::exec::Image;
 use crate::sys::{Errno, clone, credentials, signal};
 use status::Status;
 use stdio::Stdio;
-use supervise::{Event, Running, Started};
+use supervise::{Ended, Event, Running, Started};
 
 /// What a launch takes beside the policy.
 #[derive(Debug, Default)]
@@ -99,6 +99,14 @@ fn conclude(mut outcome: Outcome, mut status: Status, report: Option<Report>) ->
     outcome
 }
 
+/// What stays the same however often a cell is begun.
+struct Launch<'a> {
+    policy: &'a Policy,
+    options: &'a Options,
+    request: &'a Request,
+    started: Instant,
+}
+
 fn launch(
     policy: &Policy,
     command: Vec<OsString>,
@@ -119,51 +127,92 @@ fn launch(
         terminal: stdio.terminal.is_some(),
     };
     let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    // Kept until the cell has ended, which is what it is locked for.
+    let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path));
+    let _work_directory = plan.work_directory.as_ref().map(take).transpose()?;
+    let launch = Launch { policy, options, request: &request, started };
+    let mut stdio = Some(stdio);
+    loop {
+        let streams = stdio.take().map_or_else(|| Stdio::prepare(options.ids), Ok)?;
+        let ended = attempt(&launch, &mut host, &mut plan, streams, status, &mut report)?;
+        // Nothing has gone through the streams yet, as the provider has not run.
+        let failed = ended.state.failed.filter(|_| !ended.was_told_to_end());
+        let refused = failed.and_then(|(step, _)| plan.overlay(step));
+        if let Some(place) = refused.filter(|place| !host.without_overlay.contains(place)) {
+            tracing::info!("{} is built without an overlay, which the kernel refuses", place.display());
+            host.without_overlay.push(place);
+            plan = ids::as_run(options.ids, || {
+                host.list(plan::to_list(policy, &host));
+                plan::build(policy, &host, &request)
+            })?;
+            continue;
+        }
+        let error = match ended.state.failed {
+            Some((step, failure)) => Some(explain::step(&plan, step, failure)),
+            None => ended.refused.clone(),
+        };
+        return Ok(match error {
+            Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
+            None => ended.outcome(),
+        });
+    }
+}
+
+/// Builds the cell that is planned and stays with it to its end.
+fn attempt(
+    launch: &Launch,
+    host: &mut Host,
+    plan: &mut Plan,
+    stdio: Stdio,
+    status: &mut Status,
+    report: &mut Option<&mut Report>,
+) -> Result<Ended, Error> {
+    let Launch { policy, options, request, started } = *launch;
     let cell = loop {
         #[cfg(feature = "test-hooks")]
-        stay_in_the_hosts_tree(&mut plan);
-        if let Some(report) = &report {
-            report.refuse_inside(&plan)?;
+        stay_in_the_hosts_tree(plan);
+        if let Some(report) = report {
+            report.refuse_inside(plan)?;
         }
-        match start(&plan, options.ids, &stdio) {
+        match start(plan, options.ids, &stdio) {
             Ok(cell) => break cell,
             Err(error) if error.stage == Stage::Namespaces.name() => {
-                waive_namespace(policy, &mut host, error)?;
-                plan = plan::build(policy, &host, &request)?;
+                waive_namespace(policy, host, error)?;
+                *plan = plan::build(policy, host, request)?;
             }
             Err(error) => return Err(error),
         }
     };
-    tracing::info!(steps = plan.init.len() + plan.provider.len(), init = cell.pid, "the cell is being built");
-    plan.init.iter().chain(&plan.provider).for_each(|step| tracing::debug!("{step}"));
-    for waiver in &plan.waived {
-        // Standard error takes what it can; the report has it too.
-        let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
-    }
-    status.setup(&plan, cell.pid);
-    if let Some(Err(error)) = report.as_mut().map(|report| report.plan(&plan)) {
+    announce(plan, &cell);
+    status.setup(plan, cell.pid);
+    if let Some(Err(error)) = report.as_mut().map(|report| report.plan(plan)) {
         end(cell.pid, &cell.pidfd);
         return Err(error);
     }
-
     let running = Running::new(cell, stdio, &policy.cell, started);
-    let ended = running.supervise(|event| match (event, &mut report) {
-        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
+    Ok(running.supervise(|event| match (event, &mut *report) {
+        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(plan, pid, root_listing),
         (Event::AtGate { .. }, None) => Ok(()),
         (Event::Executed, _) => {
             tracing::info!(after = ?started.elapsed(), "the provider runs");
             status.executed();
             Ok(())
         }
-    });
-    let error = match ended.state.failed {
-        Some((step, failure)) => Some(explain::step(&plan, step, failure)),
-        None => ended.refused.clone(),
-    };
-    Ok(match error {
-        Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
-        None => ended.outcome(),
-    })
+    }))
+}
+
+/// Says what is being done, to who wants to know it.
+fn announce(plan: &Plan, cell: &Started) {
+    tracing::info!(steps = plan.init.len() + plan.provider.len(), init = cell.pid, "the cell is being built");
+    for hidden in &plan.hidden {
+        tracing::info!(by = ?hidden.by, view = hidden.view, "hidden: {}", hidden.path);
+    }
+    plan.exposed.iter().for_each(|path| tracing::info!("exposed: {path}"));
+    plan.init.iter().chain(&plan.provider).for_each(|step| tracing::debug!("{step}"));
+    for waiver in &plan.waived {
+        // Standard error takes what it can; the report has it too.
+        let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
+    }
 }
 
 /// Makes what the policy wants made, and plans; but first whether the rest of
@@ -175,7 +224,7 @@ fn prepare(policy: &Policy, ids: Ids, request: &Request) -> Result<(Host, Plan),
         if plan.is_whole() {
             return Ok((host, plan));
         }
-        prepare::make_missing(&policy.run.expose)?;
+        prepare::make_missing(&plan.prepare)?;
         let host = probe(policy, ids);
         let plan = plan::build(policy, &host, request)?;
         Ok((host, plan))

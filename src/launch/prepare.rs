@@ -1,41 +1,50 @@
-//! What the launcher makes before anything is planned: missing exposures.
+//! What the launcher makes on the host before the cell is built: missing
+//! exposures, directories that a provider makes on first use, and the work
+//! directory of an overlay.
 //!
 //! Each component is made and entered by descriptor, so that a link that a
 //! former run has planted leads nowhere.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
 use crate::error::Error;
-use crate::policy::{Expose, ExposeKind};
+use crate::plan::{Made, Prepare};
 use crate::sys::{Errno, Failure, fd};
 
-/// Makes those exposures that are missing and are to be created.
-pub(super) fn make_missing(exposures: &[Expose]) -> Result<(), Error> {
-    exposures.iter().filter(|expose| expose.create).try_for_each(make)
+/// Makes what is missing.
+pub(super) fn make_missing(missing: &[Prepare]) -> Result<(), Error> {
+    missing.iter().try_for_each(make)
 }
 
-fn make(expose: &Expose) -> Result<(), Error> {
+fn make(missing: &Prepare) -> Result<(), Error> {
     let failed = |failure: Failure| {
         let error =
-            Error::new("prepare", format!("{}: {} cannot be made", expose.origin, expose.path.display()))
+            Error::new("prepare", format!("{}: {} cannot be made", missing.origin, missing.path.display()))
                 .errno(failure.errno);
-        match failure.errno {
-            Errno::EEXIST => error
+        match (failure.errno, missing.made) {
+            (Errno::EACCES | Errno::EROFS, Made::WorkDirectory) => error
+                .cause("an overlay needs a directory of its own beside the workspace")
+                .remedy("let the run's user write there, or write `protect_missing = \"sweep\"`"),
+            (Errno::EEXIST, _) => error
                 .cause("something that is no file of that kind has its name, a symbolic link perhaps")
                 .remedy("remove what stands there"),
-            Errno::ELOOP | Errno::ENOTDIR => error
+            (Errno::ELOOP | Errno::ENOTDIR, _) => error
                 .cause("a component of the path is a symbolic link or no directory")
                 .remedy("remove what stands in the way, or name the real path"),
-            Errno::EACCES | Errno::EROFS => {
+            (Errno::EACCES | Errno::EROFS, _) => {
                 error.remedy("make it before the run, or expose a path that the run's user may make")
             }
             _ => error,
         }
     };
-    let (Some(parent), Some(name)) = (expose.path.parent(), expose.path.file_name()) else {
+    let (Some(parent), Some(name)) = (missing.path.parent(), missing.path.file_name()) else {
         return Ok(());
     };
     let parent = enter(parent).map_err(failed)?;
@@ -43,9 +52,9 @@ fn make(expose: &Expose) -> Result<(), Error> {
     if fd::open_path(parent.as_raw_fd(), &name).is_ok() {
         return Ok(());
     }
-    match expose.kind {
-        ExposeKind::Directory => fd::make_directory(parent.as_raw_fd(), &name, 0o700),
-        ExposeKind::File => {
+    match missing.made {
+        Made::Directory | Made::WorkDirectory => fd::make_directory(parent.as_raw_fd(), &name, 0o700),
+        Made::File => {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
             fd::open(parent.as_raw_fd(), &name, flags, 0o600).map(drop)
         }
@@ -74,4 +83,44 @@ fn enter(path: &Path) -> Result<OwnedFd, Failure> {
 
 fn component(name: &[u8]) -> CString {
     CString::new(name).expect("the policy holds no NUL bytes")
+}
+
+/// The directory that an overlay of the workspace needs beside it: locked while
+/// the cell lives, and gone with it. One that a killed launcher has left is
+/// taken over.
+pub(super) struct WorkDirectory {
+    parent: OwnedFd,
+    name: CString,
+    directory: Flock<File>,
+}
+
+impl WorkDirectory {
+    /// Takes it, or says that another run has it.
+    pub fn take(path: &Path) -> Result<WorkDirectory, Error> {
+        let failed =
+            |errno| Error::new("prepare", format!("{} cannot be opened", path.display())).errno(errno);
+        let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let (parent, name) = (component(parent.as_os_str().as_bytes()), component(name.as_bytes()));
+        let parent = fd::open_path(fd::CWD, &parent).map_err(|failure| failed(failure.errno))?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let directory =
+            fd::open(parent.as_raw_fd(), &name, flags, 0).map_err(|failure| failed(failure.errno))?;
+        let directory = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
+        let directory = directory.map_err(|(_, errno)| {
+            failed(errno)
+                .cause("another run has an overlay of this workspace, and two of one tree would spoil it")
+                .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
+        })?;
+        Ok(WorkDirectory { parent, name, directory })
+    }
+}
+
+impl Drop for WorkDirectory {
+    fn drop(&mut self) {
+        // The kernel's two; what else is there is not the overlay's, and stays.
+        for name in ["work", "index"] {
+            let _ = unlinkat(&*self.directory, name, UnlinkatFlags::RemoveDir);
+        }
+        let _ = unlinkat(&self.parent, &*self.name, UnlinkatFlags::RemoveDir);
+    }
 }

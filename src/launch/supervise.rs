@@ -169,7 +169,7 @@ impl Running {
         ];
         let pipes = [&self.status, &self.report].into_iter().flatten();
         fds.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-        fds.extend(self.copies.iter().map(Copy::poll));
+        fds.extend(self.active_copies().iter().map(Copy::poll));
         fds.extend(self.relay.iter().flat_map(Relay::poll));
         let waits = self.relay.as_ref().is_some_and(Relay::waits_for_its_turn);
         let turn = waits.then(|| Instant::now() + TURN);
@@ -196,9 +196,15 @@ impl Running {
             signals: !next(true).is_empty(),
             status: !next(self.status.is_some()).is_empty(),
             report: !next(self.report.is_some()).is_empty(),
-            copies: self.copies.iter().map(|_| !next(true).is_empty()).collect(),
+            copies: self.active_copies().iter().map(|_| !next(true).is_empty()).collect(),
             relay: [next(self.relay.is_some()), next(self.relay.is_some())],
         }
+    }
+
+    /// Nothing is carried before there is a provider: a launch that is begun
+    /// again has taken nothing from the caller's streams.
+    fn active_copies(&self) -> &[Copy] {
+        if self.state.is_executing { &self.copies } else { &[] }
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -463,6 +469,11 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Whether somebody or the clock has ended it.
+    pub fn was_told_to_end(&self) -> bool {
+        self.state.canceled || self.state.timed_out
+    }
+
     /// The outcome of a cell whose steps all went well.
     pub fn outcome(&self) -> Outcome {
         // Init itself is only ever killed: by the kernel for want of memory, or from outside.

@@ -18,9 +18,9 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
-use crate::policy::{Entry, Layer, Mode, NetworkMode, Policy};
+use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, Policy};
 pub use step::{IdFile, Stage, Step, Text};
-pub use tree::paths;
+pub use tree::{Hidden, Means, paths, to_list};
 
 /// What is to be run, beside the policy.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +63,45 @@ pub struct Plan {
     pub waived: Vec<Waiver>,
     /// What a layer holds alone where two should.
     pub notes: Vec<String>,
+    /// How each hidden path is hidden.
+    pub hidden: Vec<Hidden>,
+    /// The run's own parts of the instance.
+    pub exposed: Vec<String>,
+    /// What the launcher has to make on the host before the plan is whole.
+    #[serde(skip)]
+    pub prepare: Vec<Prepare>,
+    /// The directory that an overlay of the workspace needs beside it, and that
+    /// the launcher removes again.
+    #[serde(skip)]
+    pub work_directory: Option<PathBuf>,
+}
+
+/// Something that the launcher makes on the host, as the run's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepare {
+    /// Where.
+    pub path: PathBuf,
+    /// What.
+    pub made: Made,
+    /// Who wants it.
+    pub origin: Origin,
+}
+
+/// What the launcher makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// A directory, mode 0700.
+    Directory,
+    /// An empty file, mode 0600.
+    File,
+    /// A directory of an overlay's own, which goes with the cell.
+    WorkDirectory,
+}
+
+impl Prepare {
+    fn new(path: &Path, made: Made, origin: &Origin) -> Prepare {
+        Prepare { path: path.to_owned(), made, origin: origin.clone() }
+    }
 }
 
 /// A namespace of the cell's own.
@@ -134,7 +173,17 @@ impl Plan {
 
     /// Whether all that it needs is there: nothing waits to be made first.
     pub fn is_whole(&self) -> bool {
-        self.init.iter().all(|step| !matches!(step, Step::Bind { identity: None, .. }))
+        self.prepare.is_empty()
+    }
+
+    /// The place of the overlay that a step mounts.
+    pub fn overlay(&self, index: usize) -> Option<PathBuf> {
+        match self.step(index)? {
+            Step::Mount { filesystem, path, .. } if filesystem.to_bytes() == b"overlay" => {
+                Some(Path::new("/").join(OsStr::from_bytes(path.to_bytes())))
+            }
+            _ => None,
+        }
     }
 
     /// The names of the provider's variables, without their values.
@@ -178,7 +227,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         });
     }
     init.extend(tree.covers);
-    init.extend([Step::SealRoot, Step::PivotRoot, Step::DetachOldRoot]);
+    init.extend([Step::Seal { path: c".".into() }, Step::PivotRoot, Step::DetachOldRoot]);
     init.push(Step::SetHostname { name: text("hostname", &policy.cell.hostname)? });
     init.extend(network.then_some(Step::LoopbackUp));
     init.extend([
@@ -238,6 +287,10 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
             .collect::<Result<_, _>>()?,
         waived,
         notes: tree.notes,
+        hidden: tree.hidden,
+        exposed: policy.run.expose.iter().map(|expose| expose.path.display().to_string()).collect(),
+        prepare: tree.prepare,
+        work_directory: tree.work_directory,
     })
 }
 

@@ -206,6 +206,11 @@ pub enum Step {
         #[serde(serialize_with = "length", rename = "bytes")]
         content: Arc<[u8]>,
     },
+    /// What an overlay takes for "nothing here".
+    MakeWhiteout {
+        /// Where, in its upper layer.
+        path: Text,
+    },
     /// A view of the host's tree.
     Bind {
         /// Path on the host.
@@ -214,6 +219,9 @@ pub enum Step {
         /// made first.
         #[serde(skip)]
         identity: Option<Identity>,
+        /// Left out where it has gone since: one of many that nobody named.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        may_vanish: bool,
         /// Where.
         path: Text,
         /// What it may not do.
@@ -221,6 +229,14 @@ pub enum Step {
         attributes: Attributes,
         /// The part of the set-up it belongs to.
         stage: Stage,
+    },
+    /// Makes sure that a part of a view is what it was when the plan was made.
+    MustBe {
+        /// Of the new root.
+        path: Text,
+        /// Which file.
+        #[serde(skip)]
+        identity: Identity,
     },
     /// A fresh file system.
     Mount {
@@ -240,6 +256,9 @@ pub enum Step {
     Cover {
         /// What is seen then.
         source: Text,
+        /// The number of its inode, where the plan knows it.
+        #[serde(skip)]
+        inode: Option<u64>,
         /// Where.
         path: Text,
         /// What it may not do.
@@ -253,8 +272,21 @@ pub enum Step {
         /// Its value.
         value: Text,
     },
-    /// Makes the root's own tmpfs read-only.
-    SealRoot,
+    /// Makes one mount read-only; `.` is the root's own tmpfs.
+    Seal {
+        /// Where.
+        path: Text,
+    },
+    /// Takes a mount away that others were made of.
+    Detach {
+        /// Where.
+        path: Text,
+    },
+    /// Removes an empty directory of the cell's own.
+    RemoveDirectory {
+        /// Where.
+        path: Text,
+    },
     /// Changes the root to the new tree.
     PivotRoot,
     /// Takes the host's tree out of the namespace.
@@ -347,13 +379,19 @@ impl Step {
             Step::AwaitIdMaps | Step::SetIds { .. } | Step::WriteIdMap { .. } | Step::DieWithLauncher => {
                 Stage::Ids
             }
-            Step::NewRoot | Step::MakeDirectory { .. } | Step::MakeSymlink { .. } | Step::MakeFile { .. } => {
-                Stage::Mounts
-            }
+            Step::NewRoot
+            | Step::MakeDirectory { .. }
+            | Step::MakeSymlink { .. }
+            | Step::MakeFile { .. }
+            | Step::MakeWhiteout { .. }
+            | Step::MustBe { .. }
+            | Step::Detach { .. }
+            | Step::RemoveDirectory { .. } => Stage::Mounts,
             Step::Bind { stage, .. } | Step::Mount { stage, .. } => *stage,
             Step::Cover { path, .. } if !path.to_bytes().starts_with(b"proc/") => Stage::Mounts,
             Step::Cover { .. } | Step::WriteSysctl { .. } => Stage::Proc,
-            Step::SealRoot | Step::PivotRoot | Step::DetachOldRoot => Stage::Root,
+            Step::Seal { path } if path.to_bytes() != b"." => Stage::Mounts,
+            Step::Seal { .. } | Step::PivotRoot | Step::DetachOldRoot => Stage::Root,
             Step::SetHostname { .. } => Stage::Hostname,
             Step::LoopbackUp => Stage::Network,
             Step::NewSessionKeyring
@@ -394,14 +432,22 @@ impl fmt::Display for Step {
             }
             Step::Mount { filesystem, options, path, attributes, .. } => {
                 write!(f, "{filesystem} on /{path} ({}", Names(*attributes))?;
-                options.iter().try_for_each(|(key, value)| write!(f, ",{key}={value}"))?;
+                for (key, value) in options {
+                    let equals = if value.is_empty() { "" } else { "=" };
+                    write!(f, ",{key}{equals}{value}")?;
+                }
                 f.write_str(")")
             }
-            Step::Cover { source, path, attributes } => {
+            Step::MakeWhiteout { path } => write!(f, "whiteout /{path}"),
+            Step::MustBe { path, .. } => write!(f, "/{path} is what it was"),
+            Step::Cover { source, path, attributes, .. } => {
                 write!(f, "cover /{path} with /{source} ({})", Names(*attributes))
             }
             Step::WriteSysctl { path, value } => write!(f, "write {value} to /{path}"),
-            Step::SealRoot => f.write_str("make / read-only"),
+            Step::Seal { path } if path.to_bytes() == b"." => f.write_str("make / read-only"),
+            Step::Seal { path } => write!(f, "make /{path} read-only"),
+            Step::Detach { path } => write!(f, "detach /{path}"),
+            Step::RemoveDirectory { path } => write!(f, "remove directory /{path}"),
             Step::PivotRoot => f.write_str("change the root"),
             Step::DetachOldRoot => f.write_str("detach the old root"),
             Step::SetHostname { name } => write!(f, "host name {name}"),

@@ -76,6 +76,15 @@ pub fn must_be(fd: BorrowedFd, expected: Identity) -> Result<()> {
     Err(Failure { call: Call::Identity, errno: Errno::ESTALE })
 }
 
+/// Fails with ESTALE unless `fd` leads to an inode of that number. An overlay
+/// keeps the number of a file it shows, and not the device.
+pub fn must_have_number(fd: BorrowedFd, inode: u64) -> Result<()> {
+    if stat(fd)?.st_ino == inode {
+        return Ok(());
+    }
+    Err(Failure { call: Call::Identity, errno: Errno::ESTALE })
+}
+
 /// mkdirat(2); a directory that is there already is left as it is.
 pub fn make_directory(dir: RawFd, path: &CStr, mode: libc::mode_t) -> Result<()> {
     // SAFETY: `path` ends in NUL.
@@ -84,6 +93,21 @@ pub fn make_directory(dir: RawFd, path: &CStr, mode: libc::mode_t) -> Result<()>
         Err(Failure { errno: Errno::EEXIST, .. }) => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// Makes what an overlay takes for "nothing here": a character device of the
+/// number 0:0, which needs no privilege.
+pub fn make_whiteout(path: &CStr) -> Result<()> {
+    // SAFETY: `path` ends in NUL.
+    let result = unsafe { libc::mknodat(CWD, path.as_ptr(), libc::S_IFCHR, 0) };
+    check(Call::Mknodat, result.into()).map(drop)
+}
+
+/// unlinkat(2) of an empty directory.
+pub fn remove_directory(path: &CStr) -> Result<()> {
+    // SAFETY: `path` ends in NUL.
+    let result = unsafe { libc::unlinkat(CWD, path.as_ptr(), libc::AT_REMOVEDIR) };
+    check(Call::Unlinkat, result.into()).map(drop)
 }
 
 /// symlinkat(2).

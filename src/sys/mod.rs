@@ -76,6 +76,7 @@ calls! {
     LandlockCreateRuleset "landlock_create_ruleset"
     LandlockRestrictSelf "landlock_restrict_self"
     Mkdirat "mkdirat"
+    Mknodat "mknodat"
     MountSetattr "mount_setattr"
     MoveMount "move_mount"
     Open "openat"
@@ -99,6 +100,7 @@ calls! {
     Socket "socket"
     Symlinkat "symlinkat"
     Umount "umount2"
+    Unlinkat "unlinkat"
     Wait "wait4"
     Write "write"
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use super::fd::{CWD, Identity, must_be, open_path, open_path_beneath};
+use super::fd::{CWD, Identity, must_be, must_have_number, open_path, open_path_beneath};
 use super::{Call, Result, check};
 
 /// Attributes of a mount, as mount_setattr(2) has them.
@@ -20,7 +20,8 @@ pub const NO_DEV: Attributes = libc::MOUNT_ATTR_NODEV;
 /// `MOUNT_ATTR_NOEXEC`
 pub const NO_EXEC: Attributes = libc::MOUNT_ATTR_NOEXEC;
 
-/// A fresh instance of a file system, not yet attached.
+/// A fresh instance of a file system, not yet attached. An option with an empty
+/// value is a flag.
 pub fn make<'a>(
     kind: &CStr,
     options: impl Iterator<Item = (&'a CStr, &'a CStr)>,
@@ -30,7 +31,10 @@ pub fn make<'a>(
     let context = unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) };
     let context = owned(check(Call::Fsopen, context)?);
     for (key, value) in options {
-        configure(&context, FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr())?;
+        match value.is_empty() {
+            true => configure(&context, FSCONFIG_SET_FLAG, key.as_ptr(), ptr::null())?,
+            false => configure(&context, FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr())?,
+        }
     }
     configure(&context, FSCONFIG_CMD_CREATE, ptr::null(), ptr::null())?;
     // SAFETY: no memory is involved.
@@ -60,9 +64,19 @@ pub fn copy(path: &CStr, expected: Option<Identity>) -> Result<OwnedFd> {
     copy_descriptor(&source)
 }
 
-/// As [`copy`], of a path in the new root, which nobody else can change yet.
-pub fn copy_inside(path: &CStr) -> Result<OwnedFd> {
-    copy_descriptor(&open_path_beneath(CWD, path)?)
+/// As [`copy`], of a path in the new root.
+pub fn copy_inside(path: &CStr, inode: Option<u64>) -> Result<OwnedFd> {
+    let source = open_path_beneath(CWD, path)?;
+    if let Some(inode) = inode {
+        must_have_number(source.as_fd(), inode)?;
+    }
+    copy_descriptor(&source)
+}
+
+/// Fails with ESTALE unless a path of the new root is the file that was found
+/// when the plan was made.
+pub fn must_be_inside(path: &CStr, expected: Identity) -> Result<()> {
+    must_be(open_path_beneath(CWD, path)?.as_fd(), expected)
 }
 
 fn copy_descriptor(source: &OwnedFd) -> Result<OwnedFd> {
@@ -88,9 +102,10 @@ pub fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
     )
 }
 
-/// Sets attributes on the mount that holds the working directory, on it alone.
-pub fn restrict_working_directory(attributes: Attributes) -> Result<()> {
-    set_attributes(CWD, c".", 0, attributes, 0)
+/// Sets attributes on the mount at a path of the new root, on it alone; the
+/// root itself is `.`.
+pub fn restrict_one(path: &CStr, attributes: Attributes) -> Result<()> {
+    set_attributes(CWD, path, libc::AT_SYMLINK_NOFOLLOW, attributes, 0)
 }
 
 fn set_attributes(
@@ -145,6 +160,14 @@ pub fn pivot_root() -> Result<()> {
     check(Call::PivotRoot, result).map(drop)
 }
 
+/// Takes the mounts at and below a path of the new root out of the namespace.
+/// A file system that was made of them keeps them.
+pub fn detach(path: &CStr) -> Result<()> {
+    // SAFETY: `path` ends in NUL.
+    let result = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+    check(Call::Umount, result.into()).map(drop)
+}
+
 /// Takes the old root, which [`pivot_root`] left on top, out of the namespace.
 pub fn detach_old_root() -> Result<()> {
     // SAFETY: the path ends in NUL.
@@ -167,6 +190,7 @@ fn owned(fd: libc::c_long) -> OwnedFd {
 // From linux/mount.h; libc has not all of them.
 const FSOPEN_CLOEXEC: u32 = 1;
 const FSMOUNT_CLOEXEC: u32 = 1;
+const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const OPEN_TREE_CLONE: u32 = 1;

@@ -97,11 +97,18 @@ fn calls(step: &Step) -> Vec<Call> {
             calls.extend(ATTACH);
             calls
         }
-        Step::Cover { .. } => {
-            let copied = [fatal("openat2"), fatal("open_tree"), CLOSE];
-            [&copied[..], &[fatal("mount_setattr")], &ATTACH].concat()
+        Step::Cover { inode, .. } => {
+            let mut calls = all(&["openat2"]);
+            calls.extend(inode.map(|_| fatal("fstat")));
+            calls.extend([fatal("open_tree"), CLOSE, fatal("mount_setattr")]);
+            calls.extend(ATTACH);
+            calls
         }
-        Step::SealRoot => all(&["mount_setattr"]),
+        Step::MakeWhiteout { .. } => all(&["mknodat"]),
+        Step::MustBe { .. } => vec![fatal("openat2"), fatal("fstat"), CLOSE],
+        Step::Seal { .. } => all(&["mount_setattr"]),
+        Step::Detach { .. } => all(&["umount2"]),
+        Step::RemoveDirectory { .. } => all(&["unlinkat"]),
         Step::PivotRoot => all(&["pivot_root"]),
         Step::DetachOldRoot => all(&["umount2", "chdir"]),
         Step::SetHostname { .. } => all(&["sethostname"]),

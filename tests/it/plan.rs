@@ -92,6 +92,8 @@ fn host(policy: &Policy) -> Host {
         proc_masks: vec![("bus", true), ("kcore", false), ("keys", false)],
         own_filter: None,
         refused: vec![],
+        without_overlay: vec![],
+        listings: BTreeMap::new(),
         files: plan::paths(policy)
             .into_iter()
             .map(|path| {
@@ -616,7 +618,7 @@ fn check_order(plan: &Plan, gate: bool) {
         // /proc/sys is covered read-only after this.
         at(|step| matches!(step, Step::WriteSysctl { .. })),
         at(|step| matches!(step, Step::Cover { .. })),
-        at(|step| matches!(step, Step::SealRoot)),
+        at(|step| matches!(step, Step::Seal { path } if path.to_bytes() == b".")),
         at(|step| matches!(step, Step::PivotRoot)),
         at(|step| matches!(step, Step::DetachOldRoot)),
         at(|step| matches!(step, Step::SetHostname { .. } | Step::LoopbackUp)),

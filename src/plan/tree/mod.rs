@@ -1,8 +1,12 @@
 //! The file tree: what stands where in the cell, in which order it is mounted,
 //! and what Landlock grants on it.
 
+mod channel;
+mod hide;
 mod made_up;
 mod overlap;
+mod protect;
+mod scope;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -11,13 +15,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Text;
 use super::landlock::Grant;
+use super::{Prepare, Text};
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup, SystemEntry};
-use crate::policy::{Access, ExposeKind, LockAccess, Mode, NetworkMode, Origin, Policy, System};
+use crate::policy::{Mode, NetworkMode, Origin, Policy, System};
 use crate::sys::Errno;
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+pub use hide::{Hidden, Means};
 pub(super) use steps::Built;
 
 /// One entry of the tree.
@@ -32,6 +37,11 @@ impl Node {
     fn is_built_in(&self) -> bool {
         self.origin.0 == BUILT_IN
     }
+
+    /// Whether it shows a file of the host, itself or through an overlay.
+    fn is_shown(&self) -> bool {
+        self.content.is_of_the_host() || matches!(self.content, Content::Cover { inode: Some(_), .. })
+    }
 }
 
 /// The origin of what every cell has.
@@ -44,8 +54,28 @@ enum Content {
         source: PathBuf,
         file: File,
         to_be_made: bool,
+        /// One of many that nobody named.
+        may_vanish: bool,
         attributes: Attributes,
     },
+    /// A read-only view by inodes of the cell's own, with another layer over it.
+    Overlay {
+        source: PathBuf,
+        file: File,
+        upper: hide::Upper,
+    },
+    /// A writable view in which paths that the host lacks are there, and empty:
+    /// directories where the flag is set, else files.
+    Stubs {
+        source: PathBuf,
+        file: File,
+        /// The directory that holds it, and the overlay's work directory too.
+        parent: (PathBuf, File),
+        work: PathBuf,
+        stubs: Vec<(PathBuf, bool)>,
+    },
+    /// A tmpfs that holds mount points alone, and is made read-only.
+    Sealed,
     /// A fresh file system.
     Fresh {
         filesystem: &'static str,
@@ -55,6 +85,7 @@ enum Content {
     /// A path of the new tree, over itself or over another.
     Cover {
         source: PathBuf,
+        inode: Option<u64>,
         is_directory: bool,
         attributes: Attributes,
     },
@@ -72,14 +103,25 @@ impl Content {
     fn is_directory(&self) -> bool {
         match self {
             Content::Bind { file, .. } => file.kind == Kind::Directory,
-            Content::Fresh { .. } | Content::Directory => true,
+            Content::Overlay { .. } | Content::Stubs { .. } => true,
+            Content::Fresh { .. } | Content::Sealed | Content::Directory => true,
             Content::Cover { is_directory, .. } => *is_directory,
             Content::Symlink { .. } | Content::File { .. } => false,
         }
     }
 
     fn is_of_the_host(&self) -> bool {
-        matches!(self, Content::Bind { .. })
+        self.source().is_some()
+    }
+
+    /// What of the host it shows.
+    fn source(&self) -> Option<&Path> {
+        match self {
+            Content::Bind { source, .. }
+            | Content::Overlay { source, .. }
+            | Content::Stubs { source, .. } => Some(source),
+            _ => None,
+        }
     }
 
     /// Whether the launcher makes `path` on the host for it.
@@ -90,9 +132,12 @@ impl Content {
     /// Whether what lies below it is there already, and not ours to make.
     fn shows_what_is_there(&self) -> bool {
         match self {
-            Content::Bind { .. } | Content::Cover { .. } => true,
+            Content::Bind { .. }
+            | Content::Overlay { .. }
+            | Content::Stubs { .. }
+            | Content::Cover { .. } => true,
             Content::Fresh { filesystem, .. } => *filesystem != TMPFS,
-            Content::Directory | Content::Symlink { .. } | Content::File { .. } => false,
+            Content::Sealed | Content::Directory | Content::Symlink { .. } | Content::File { .. } => false,
         }
     }
 }
@@ -118,6 +163,9 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
         paths.extend(within.filter_map(|above| above.strip_prefix(view).ok()).map(|rest| source.join(rest)));
     }
     paths.extend(DEVICES.map(|name| Path::new("/dev").join(name)));
+    paths.extend(hide::paths(policy));
+    paths.extend(protect::paths(policy));
+    paths.extend(policy.run.create.iter().map(|entry| entry.path.clone()));
     paths
 }
 
@@ -137,18 +185,21 @@ fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
 
 /// Plans the tree; `with_rights` where Landlock grants on files.
 pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<Built, Error> {
-    let mut tree = Tree { nodes: BTreeMap::new(), host };
+    hide::check(policy, host)?;
+    let mut tree = Tree::new(host);
     tree.own_directories(policy);
     if policy.filesystem.system == System::Minimal {
         tree.system(policy);
     }
     tree.proc(policy.mode);
     tree.dev()?;
-    let mut asked = Tree { nodes: BTreeMap::new(), host };
+    let mut asked = Tree::new(host);
     asked.filesystem(policy)?;
     asked.exposures(policy)?;
+    asked.shared_directories(policy)?;
     asked.channel(policy)?;
     asked.workspace(policy)?;
+    asked.protect(policy)?;
     for (place, node) in &asked.nodes {
         if ["/proc", "/dev"].iter().any(|own| place.starts_with(own)) {
             return Err(at(&node.origin, format!("{} is the cell's own", place.display()))
@@ -166,8 +217,16 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
         tree.nodes.remove(Path::new(VAR_TMP));
     }
     tree.nodes.extend(asked.nodes);
+    (tree.prepare, tree.notes, tree.work_directory) = (asked.prepare, asked.notes, asked.work_directory);
+    let hidden = hide::apply(&mut tree, policy)?;
     overlap::pin_parents(&mut tree);
-    steps::order(&tree, policy, with_rights)
+    steps::order(tree, policy, with_rights, hidden)
+}
+
+/// The directories whose entries must be known, beside [`paths`], where an
+/// overlay was refused.
+pub fn to_list(policy: &Policy, host: &Host) -> Vec<PathBuf> {
+    views(policy).flat_map(|(source, place)| hide::to_list(policy, host, place, source)).collect()
 }
 
 struct Tree<'a> {
@@ -175,6 +234,12 @@ struct Tree<'a> {
     /// is held.
     nodes: BTreeMap<PathBuf, Node>,
     host: &'a Host,
+    /// What the launcher has to make on the host first.
+    prepare: Vec<Prepare>,
+    /// What a layer holds alone where two should.
+    notes: Vec<String>,
+    /// The overlay's own directory beside the workspace.
+    work_directory: Option<PathBuf>,
 }
 
 /// The device nodes of every cell.
@@ -189,7 +254,11 @@ const VAR_TMP: &str = "/var/tmp";
 
 const VIEW: Attributes = NO_SUID | NO_DEV;
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
+    fn new(host: &'a Host) -> Tree<'a> {
+        Tree { nodes: BTreeMap::new(), host, prepare: Vec::new(), notes: Vec::new(), work_directory: None }
+    }
+
     fn put(
         &mut self,
         place: impl Into<PathBuf>,
@@ -233,7 +302,7 @@ impl Tree<'_> {
         for (path, entry) in &self.host.system {
             // Without a network there is nobody to ask, and no other host to name.
             let names_hosts = ["/etc/resolv.conf", "/etc/hosts"].iter().any(|name| path == Path::new(name));
-            if names_hosts && policy.network.mode == NetworkMode::None {
+            if names_hosts && policy.network.mode == NetworkMode::None || hide::is_hidden(policy, path) {
                 continue;
             }
             let grant = if path.starts_with("/etc") { Grant::Read } else { Grant::ReadExecute };
@@ -273,11 +342,11 @@ impl Tree<'_> {
         for &(name, is_directory) in &self.host.proc_masks {
             let source = if is_directory { EMPTY } else { "/dev/null" }.into();
             let attributes = READ_ONLY | NO_SUID | NO_EXEC;
-            let mask = Content::Cover { source, is_directory, attributes };
+            let mask = Content::Cover { source, inode: None, is_directory, attributes };
             self.put_own(Path::new("/proc").join(name), mask, Grant::Nothing);
         }
         let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
-        let sys = Content::Cover { source: "/proc/sys".into(), is_directory: true, attributes };
+        let sys = Content::Cover { source: "/proc/sys".into(), inode: None, is_directory: true, attributes };
         self.put_own("/proc/sys", sys, Grant::Nothing);
     }
 
@@ -345,80 +414,6 @@ impl Tree<'_> {
         Ok(())
     }
 
-    fn exposures(&mut self, policy: &Policy) -> Result<(), Error> {
-        for entry in &policy.run.expose {
-            let kind = match entry.kind {
-                ExposeKind::Directory => Kind::Directory,
-                ExposeKind::File => Kind::File,
-            };
-            refuse_wide_exposure(policy, &entry.path, &entry.origin)?;
-            refuse_visible(policy, "the exposure", &entry.path, &entry.origin)?;
-            let content = if entry.create && self.host.file(&entry.path) == Lookup::Missing {
-                to_be_made(&entry.path, kind)
-            } else {
-                let file = self.find_kind(&entry.path, kind, &entry.origin).map_err(|error| {
-                    let is_missing = self.host.file(&entry.path) == Lookup::Missing;
-                    if is_missing {
-                        error.remedy("make it before the run, or write `create = true`")
-                    } else {
-                        error
-                    }
-                })?;
-                bind(&entry.path, file, VIEW)
-            };
-            self.put(&entry.path, content, Grant::ReadWrite, &entry.origin)?;
-        }
-        Ok(())
-    }
-
-    fn channel(&mut self, policy: &Policy) -> Result<(), Error> {
-        let Some(channel) = &policy.channel else {
-            return Ok(());
-        };
-        refuse_visible(policy, "the channel", &channel.dir, &channel.origin)?;
-        let dir = self.find_kind(&channel.dir, Kind::Directory, &channel.origin)?;
-        let (attributes, grant) =
-            if channel.replaceable { (VIEW, Grant::ReadWrite) } else { (READ_ONLY | VIEW, Grant::List) };
-        self.put(&channel.dir, bind(&channel.dir, dir, attributes), grant, &channel.origin)?;
-
-        for entry in &channel.fifo {
-            let fifo = self.find_kind(&entry.path, Kind::Fifo, &entry.origin)?;
-            // Read-only: a FIFO takes writes all the same, but not chmod.
-            let view = bind(&entry.path, fifo, READ_ONLY | VIEW);
-            self.put(&entry.path, view, Grant::Write, &entry.origin)?;
-        }
-        let lock = match channel.lock_access {
-            LockAccess::None => Grant::Nothing,
-            LockAccess::Read => Grant::Read,
-        };
-        for entry in &channel.lock {
-            let file = self.find_kind(&entry.path, Kind::File, &entry.origin)?;
-            self.put(&entry.path, bind(&entry.path, file, READ_ONLY | VIEW), lock, &entry.origin)?;
-        }
-        let read = channel.read_only.iter().map(|entry| (entry, Grant::Read));
-        let execute = channel.execute.iter().map(|entry| (entry, Grant::ReadExecute));
-        for (entry, grant) in read.chain(execute) {
-            let file = self.find(&entry.path, &entry.origin)?;
-            if !matches!(file.kind, Kind::Directory | Kind::File) {
-                return Err(wrong_kind(&entry.path, file.kind, "a file or a directory", &entry.origin));
-            }
-            self.put(&entry.path, bind(&entry.path, file, READ_ONLY | VIEW), grant, &entry.origin)?;
-        }
-        Ok(())
-    }
-
-    fn workspace(&mut self, policy: &Policy) -> Result<(), Error> {
-        let Some(workspace) = &policy.workspace else {
-            return Ok(());
-        };
-        let dir = self.find_kind(&workspace.dir, Kind::Directory, &workspace.origin)?;
-        let (attributes, grant) = match workspace.access {
-            Access::ReadOnly => (READ_ONLY | VIEW, Grant::ReadExecute),
-            Access::ReadWrite => (VIEW, Grant::ReadWrite),
-        };
-        self.put(&workspace.at, bind(&workspace.dir, dir, attributes), grant, &workspace.origin)
-    }
-
     /// A source, which must be there and be reached through no symbolic link.
     fn find(&self, path: &Path, origin: &Origin) -> Result<File, Error> {
         let shown = path.display();
@@ -468,6 +463,15 @@ impl Tree<'_> {
         Err(wrong_kind(path, file.kind, wanted.name(), origin))
     }
 
+    /// The nearest entry around this one that grants more on files than it does:
+    /// Landlock adds up along the whole path.
+    fn granter(&self, (place, node): (&Path, &Node)) -> Option<(&Path, &Node)> {
+        let around = place.ancestors().skip(1).filter_map(|above| self.nodes.get_key_value(above));
+        around
+            .map(|(place, outer)| (place.as_path(), outer))
+            .find(|(_, outer)| overlap::inherits(node, outer))
+    }
+
     /// The nearest entry that `place` lies in.
     fn holder(&self, place: &Path) -> Option<(&Path, &Node)> {
         place
@@ -475,33 +479,6 @@ impl Tree<'_> {
             .skip(1)
             .find_map(|above| self.nodes.get_key_value(above))
             .map(|(place, node)| (place.as_path(), node))
-    }
-}
-
-/// An exposure that holds the others would show what they are carved out of.
-fn refuse_wide_exposure(policy: &Policy, path: &Path, origin: &Origin) -> Result<(), Error> {
-    let exposures = policy.run.expose.iter().map(|expose| &*expose.path);
-    let channel = policy.channel.iter().map(|channel| &*channel.dir);
-    let inner = exposures.chain(channel).find(|other| *other != path && other.starts_with(path));
-    match inner {
-        None => Ok(()),
-        Some(inner) => Err(at(origin, format!("the exposure {} holds {}", path.display(), inner.display()))
-            .cause("what it shows cannot be taken away again below it")
-            .remedy("expose the run's own directories one by one")),
-    }
-}
-
-/// What another view shows too, at whatever place, has the rights of that view
-/// there; and that view shows its neighbours.
-fn refuse_visible(policy: &Policy, what: &str, path: &Path, origin: &Origin) -> Result<(), Error> {
-    let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
-    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
-    match binds.chain(workspace).find(|(source, _)| path.starts_with(source)) {
-        None => Ok(()),
-        Some((source, view)) => Err(at(origin, format!("{what} {} is visible already", path.display()))
-            .cause(format!("the view of {} ({view}) shows it, and all that lies beside it", source.display()))
-            .remedy("take that view away, or the exposure")),
     }
 }
 
@@ -520,7 +497,7 @@ fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
 }
 
 fn bind(source: &Path, file: File, attributes: Attributes) -> Content {
-    Content::Bind { source: source.to_owned(), file, to_be_made: false, attributes }
+    Content::Bind { source: source.to_owned(), file, to_be_made: false, may_vanish: false, attributes }
 }
 
 fn to_be_made(source: &Path, kind: Kind) -> Content {
@@ -529,6 +506,7 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
         source: source.to_owned(),
         file: File { identity, kind, is_on_proc: false, mode: 0o700, owner: 0 },
         to_be_made: true,
+        may_vanish: false,
         attributes: VIEW,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Content, Node, Tree, at, wrong_kind};
+use super::{Content, Node, Tree, VIEW, at, bind, protect, wrong_kind};
 use crate::error::Error;
 use crate::host::{Kind, Lookup};
 use crate::plan::landlock::{Grant, access};
@@ -24,17 +24,18 @@ pub(super) fn check(tree: &Tree, policy: &Policy, entry: Entry, holder: Entry) -
         return Err(at(&node.origin, format!("{shown} lies below the file {}", around.display()))
             .remedy("choose a place that lies in no file"));
     }
-    check_rights(policy, entry, holder)?;
+    check_rights(tree, policy, entry, holder)?;
     check_mount_point(tree, entry, holder)
 }
 
 /// Landlock adds up along a path, so an entry cannot have fewer rights than
-/// the one that holds it.
-fn check_rights(policy: &Policy, entry: Entry, holder: Entry) -> Result<(), Error> {
-    let ((place, node), (around, outer)) = (entry, holder);
-    if !inherits(node, outer) || is_held_by_its_mount(policy, entry, holder) {
+/// one that it lies in.
+fn check_rights(tree: &Tree, policy: &Policy, entry: Entry, holder: Entry) -> Result<(), Error> {
+    let (place, node) = entry;
+    if is_held_by_its_mount(policy, entry, holder) {
         return Ok(());
     }
+    let Some((around, outer)) = tree.granter(entry) else { return Ok(()) };
     let around = around.display();
     let remedy = match outer.content {
         Content::Fresh { .. } => {
@@ -48,7 +49,7 @@ fn check_rights(policy: &Policy, entry: Entry, holder: Entry) -> Result<(), Erro
 }
 
 /// Whether the holder grants more on files than the entry itself.
-fn inherits(node: &Node, outer: &Node) -> bool {
+pub(super) fn inherits(node: &Node, outer: &Node) -> bool {
     /// Any ABI tells them apart.
     const ABI: u32 = 1;
     let own = access(ABI, node.grant, true);
@@ -64,15 +65,25 @@ pub(super) fn pin_parents(tree: &mut Tree) {
     let mut pins = Vec::new();
     for (place, node) in &tree.nodes {
         let Some((around, outer)) = tree.holder(place) else { continue };
-        let Content::Bind { source, attributes, .. } = &outer.content else { continue };
+        let (source, attributes) = match &outer.content {
+            Content::Bind { source, attributes, .. } => (source, *attributes),
+            Content::Stubs { source, .. } => (source, VIEW),
+            _ => continue,
+        };
         if attributes & READ_ONLY != 0 || !inherits(node, outer) {
             continue;
         }
         for between in place.ancestors().skip(1).take_while(|above| *above != around) {
+            if let Content::Stubs { .. } = outer.content {
+                // A part of the overlay, be it the host's or a stub's parent.
+                let content = protect::over_itself(between, true, attributes);
+                pins.push((between.to_owned(), Node { content, ..outer.clone() }));
+                continue;
+            }
             let source = source.join(between.strip_prefix(around).unwrap_or(between));
             // Where there is no such directory, there is nothing to mount on either, which is told later.
             if let Lookup::Found(file) = tree.host.file(&source) {
-                let content = Content::Bind { source, file, to_be_made: false, attributes: *attributes };
+                let content = bind(&source, file, attributes);
                 pins.push((between.to_owned(), Node { content, ..outer.clone() }));
             }
         }
@@ -87,14 +98,24 @@ fn is_held_by_its_mount(policy: &Policy, (_, node): Entry, (around, _): Entry) -
         .channel
         .as_ref()
         .is_some_and(|channel| channel.replaceable && around.starts_with(&channel.dir));
-    node.grant == Grant::ReadExecute || in_replaceable_channel || node.is_built_in()
+    let is_mask = matches!(node.content, Content::Sealed | Content::Cover { .. });
+    node.grant == Grant::ReadExecute || is_mask || in_replaceable_channel || node.is_built_in()
 }
 
 /// A mount point in a view of the host has to be there: nothing is created by
 /// name where an agent can write.
 fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Error> {
     let ((place, node), (around, outer)) = (entry, holder);
-    let Content::Bind { source, .. } = &outer.content else { return Ok(()) };
+    let Some(source) = outer.content.source() else { return Ok(()) };
+    let below = place.strip_prefix(around).unwrap_or(place);
+    let is_ours = match &outer.content {
+        Content::Overlay { upper, .. } => upper.contains_key(below),
+        Content::Stubs { stubs, .. } => stubs.iter().any(|(stub, _)| stub.starts_with(below)),
+        _ => false,
+    };
+    if is_ours {
+        return Ok(());
+    }
     let point = source.join(place.strip_prefix(around).unwrap_or(place));
     let is_directory = node.content.is_directory();
     match tree.host.file(&point) {
@@ -112,21 +133,26 @@ fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Err
 }
 
 /// What the mount holds alone, for the evidence.
-pub(super) fn note(
-    policy: &Policy,
-    entry: Entry,
-    holder: Option<Entry>,
-    with_rights: bool,
-) -> Option<String> {
+pub(super) fn note(tree: &Tree, policy: &Policy, entry: Entry, with_rights: bool) -> Option<String> {
     let (place, node) = entry;
     let shown = place.display();
-    if !with_rights {
-        let alone = matches!(node.grant, Grant::Write | Grant::Nothing) && node.content.is_of_the_host();
-        return alone
-            .then(|| format!("{shown}: can be opened for reading, as Landlock grants on no file here"));
+    // What is not the channel's is a mask, whose content is empty anyway.
+    let is_mask = node.is_built_in() || node.grant == Grant::Nothing && !node.is_shown();
+    if is_mask {
+        return None;
     }
-    let (around, outer) = holder?;
-    let alone =
-        inherits(node, outer) && is_held_by_its_mount(policy, entry, (around, outer)) && !node.is_built_in();
+    if !with_rights {
+        let alone = matches!(node.grant, Grant::Write | Grant::Nothing);
+        let locks = match node.content {
+            Content::Cover { .. } => "; a lock taken on it is not the harness's",
+            _ => "",
+        };
+        return alone.then(|| {
+            format!("{shown}: can be opened for reading, as Landlock grants on no file here{locks}")
+        });
+    }
+    let (around, outer) = tree.granter(entry)?;
+    let holder = tree.holder(place)?;
+    let alone = is_held_by_its_mount(policy, entry, holder) && inherits(node, outer);
     alone.then(|| format!("{shown}: held by its mount alone, as {} is granted whole", around.display()))
 }

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{Content, Tree, overlap, text, text_of};
+use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, text, text_of};
 use crate::error::Error;
-use crate::plan::Text;
 use crate::plan::landlock::{access, allow};
 use crate::plan::step::{Stage, Step};
+use crate::plan::{Prepare, Text};
 use crate::policy::Policy;
+use crate::sys::mount::{Attributes, READ_ONLY};
 
 /// The mounts and the Landlock rules, in the order of the kernel's needs.
 pub(in crate::plan) struct Built {
@@ -19,43 +20,58 @@ pub(in crate::plan) struct Built {
     pub rules: Vec<Step>,
     /// What a layer holds alone where two should.
     pub notes: Vec<String>,
+    /// What the launcher has to make on the host first.
+    pub prepare: Vec<Prepare>,
+    /// How each hidden path is hidden.
+    pub hidden: Vec<Hidden>,
+    /// The overlay's own directory beside the workspace.
+    pub work_directory: Option<PathBuf>,
 }
 
 /// Orders the entries of a tree; `with_rights` where Landlock grants on files.
-pub(super) fn order(tree: &Tree, policy: &Policy, with_rights: bool) -> Result<Built, Error> {
-    let mut built = Built { mounts: Vec::new(), covers: Vec::new(), rules: Vec::new(), notes: Vec::new() };
+pub(super) fn order(
+    mut tree: Tree,
+    policy: &Policy,
+    with_rights: bool,
+    hidden: Vec<Hidden>,
+) -> Result<Built, Error> {
+    let mut steps = Steps::new(&tree);
+    let (mut rules, mut notes) = (Vec::new(), std::mem::take(&mut tree.notes));
     let mut directories = BTreeSet::from([PathBuf::from("/")]);
     for (place, node) in &tree.nodes {
         let holder = tree.holder(place);
         if let Some(holder) = &holder {
-            overlap::check(tree, policy, (place, node), *holder)?;
+            overlap::check(&tree, policy, (place, node), *holder)?;
         }
-        built.notes.extend(overlap::note(policy, (place, node), holder, with_rights));
+        notes.extend(overlap::note(&tree, policy, (place, node), with_rights));
 
         let is_ours = holder.is_none_or(|(_, holder)| !holder.content.shows_what_is_there());
         if is_ours && !matches!(node.content, Content::Cover { .. }) {
-            make_parents(place, &mut directories, &mut built.mounts)?;
-            make_place(place, &node.content, &mut built.mounts)?;
+            make_parents(place, &mut directories, &mut steps.mounts)?;
+            make_place(place, &node.content, &mut steps.mounts)?;
         }
         // Made, or found in a view: it stands from here on.
         if node.content.is_directory() {
             directories.insert(place.clone());
         }
-        match mount(place, &node.content)? {
-            Some(step @ Step::Cover { .. }) => built.covers.push(step),
-            step => built.mounts.extend(step),
-        }
+        steps.mount(place, &node.content)?;
         if with_rights {
             let abi = tree.host.landlock;
             let wanted = access(abi, node.grant, node.content.is_directory());
-            // Rights add up along a path: what the holder grants need not be said twice.
-            let inherited = holder.map_or(0, |(_, holder)| access(abi, holder.grant, true));
-            if wanted & !inherited != 0 {
-                built.rules.push(allow(text(place)?, wanted));
+            // Rights add up along a path: what is granted above need not be said twice.
+            if wanted & !granted_above(&tree, abi, place) != 0 {
+                rules.push(allow(text(place)?, wanted));
             }
         }
     }
-    Ok(built)
+    let (mounts, covers) = steps.finish()?;
+    let Tree { prepare, work_directory, .. } = tree;
+    Ok(Built { mounts, covers, rules, notes, prepare, hidden, work_directory })
+}
+
+fn granted_above(tree: &Tree, abi: u32, place: &Path) -> u64 {
+    let above = place.ancestors().skip(1).filter_map(|above| tree.nodes.get(above));
+    above.fold(0, |granted, node: &Node| granted | access(abi, node.grant, true))
 }
 
 fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step>) -> Result<(), Error> {
@@ -65,7 +81,7 @@ fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step
     }
     make_parents(parent, made, steps)?;
     made.insert(parent.to_owned());
-    steps.push(Step::MakeDirectory { path: text(relative(parent))?, mode: 0o755 });
+    steps.push(make_directory(relative(parent), 0o755)?);
     Ok(())
 }
 
@@ -80,32 +96,186 @@ fn make_place(place: &Path, content: &Content, steps: &mut Vec<Step>) -> Result<
     Ok(())
 }
 
-fn mount(place: &Path, content: &Content) -> Result<Option<Step>, Error> {
-    let path = text(relative(place))?;
-    let stage = stage(place);
-    Ok(match content {
-        Content::Bind { source, file, to_be_made, attributes } => Some(Step::Bind {
-            source: text(source)?,
-            identity: (!to_be_made).then_some(file.identity),
-            path,
-            attributes: *attributes,
-            stage,
-        }),
-        Content::Fresh { filesystem, options, attributes } => Some(Step::Mount {
-            filesystem: text_of(*filesystem)?,
-            options: options
-                .iter()
-                .map(|(key, value)| Ok((text_of(*key)?, text_of(value.as_str())?)))
-                .collect::<Result<Vec<(Text, Text)>, Error>>()?,
-            path,
-            attributes: *attributes,
-            stage,
-        }),
-        Content::Cover { source, attributes, .. } => {
-            Some(Step::Cover { source: text(relative(source))?, path, attributes: *attributes })
+fn make_directory(path: impl AsRef<Path>, mode: u32) -> Result<Step, Error> {
+    Ok(Step::MakeDirectory { path: text(path.as_ref())?, mode })
+}
+
+/// The steps so far.
+struct Steps {
+    /// Where overlays are put together. Their mount options name its
+    /// directories, so that they name nothing of the host.
+    scratch: PathBuf,
+    /// How many there are.
+    overlays: usize,
+    mounts: Vec<Step>,
+    covers: Vec<Step>,
+    /// Made read-only when all that stands in them is mounted.
+    sealed: Vec<PathBuf>,
+}
+
+impl Steps {
+    fn new(tree: &Tree) -> Steps {
+        let mut scratch = "scratch".to_owned();
+        // A name in the root that nothing else has.
+        while tree.nodes.keys().any(|place| relative(place).starts_with(&scratch)) {
+            scratch.push('-');
         }
-        Content::Directory | Content::Symlink { .. } | Content::File { .. } => None,
-    })
+        Steps {
+            scratch: scratch.into(),
+            overlays: 0,
+            mounts: Vec::new(),
+            covers: Vec::new(),
+            sealed: Vec::new(),
+        }
+    }
+
+    fn mount(&mut self, place: &Path, content: &Content) -> Result<(), Error> {
+        let path = text(relative(place))?;
+        let stage = stage(place);
+        match content {
+            Content::Bind { source, file, to_be_made, may_vanish, attributes } => {
+                self.mounts.push(Step::Bind {
+                    source: text(source)?,
+                    identity: (!to_be_made).then_some(file.identity),
+                    may_vanish: *may_vanish,
+                    path,
+                    attributes: *attributes,
+                    stage,
+                })
+            }
+            Content::Overlay { source, file, upper } => {
+                let scratch = self.scratch()?;
+                let (over, view) = (scratch.join("over"), scratch.join("view"));
+                self.mounts.extend([make_directory(&over, file.mode)?, make_directory(&view, 0o755)?]);
+                self.upper(&over, upper)?;
+                self.mounts.push(Step::Bind {
+                    source: text(source)?,
+                    identity: Some(file.identity),
+                    may_vanish: false,
+                    path: text(&view)?,
+                    attributes: READ_ONLY | VIEW,
+                    stage,
+                });
+                // Without xino a file keeps the number of its inode.
+                let layers = format!("{}:{}", over.display(), view.display());
+                let options = [("lowerdir", layers), ("xino", "off".to_owned())];
+                self.fresh("overlay", &options, path, READ_ONLY | VIEW, stage)?;
+            }
+            Content::Stubs { source, file, parent: (parent, beside), work, stubs } => {
+                let scratch = self.scratch()?;
+                let [over, around, upper, work_link] =
+                    ["over", "around", "upper", "work"].map(|name| scratch.join(name));
+                self.mounts.extend([make_directory(&over, file.mode)?, make_directory(&around, 0o755)?]);
+                self.stubs(&over, stubs)?;
+                // The kernel wants the upper directory and the work directory on
+                // one mount, so their parent is mounted; the links keep its names
+                // out of the mount table.
+                self.mounts.push(Step::Bind {
+                    source: text(parent)?,
+                    identity: Some(beside.identity),
+                    may_vanish: false,
+                    path: text(&around)?,
+                    attributes: VIEW,
+                    stage,
+                });
+                for (link, target) in [(&upper, source), (&work_link, work)] {
+                    let target = Path::new("around").join(target.file_name().unwrap_or_default());
+                    self.mounts.push(Step::MakeSymlink { path: text(link)?, target: text(&target)? });
+                }
+                let inside = around.join(source.file_name().unwrap_or_default());
+                self.mounts.push(Step::MustBe { path: text(&inside)?, identity: file.identity });
+                let options = [("lowerdir", &over), ("upperdir", &upper), ("workdir", &work_link)];
+                let options = options.map(|(key, path)| (key, path.display().to_string()));
+                // Its marks in the `user.` namespace: `trusted.` is the host's root's.
+                let options = [&options[..], &[("userxattr", String::new())]].concat();
+                self.fresh("overlay", &options, path, VIEW, stage)?;
+            }
+            Content::Sealed => {
+                self.fresh(TMPFS, &[("mode", "0755".to_owned())], path, VIEW, stage)?;
+                self.sealed.push(place.to_owned());
+            }
+            Content::Fresh { filesystem, options, attributes } => {
+                self.fresh(filesystem, options, path, *attributes, stage)?;
+            }
+            Content::Cover { source, inode, attributes, .. } => self.covers.push(Step::Cover {
+                source: text(relative(source))?,
+                inode: *inode,
+                path,
+                attributes: *attributes,
+            }),
+            Content::Directory | Content::Symlink { .. } | Content::File { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn fresh(
+        &mut self,
+        filesystem: &str,
+        options: &[(&str, String)],
+        path: Text,
+        attributes: Attributes,
+        stage: Stage,
+    ) -> Result<(), Error> {
+        let options = options.iter().map(|(key, value)| Ok((text_of(*key)?, text_of(value.as_str())?)));
+        self.mounts.push(Step::Mount {
+            filesystem: text_of(filesystem)?,
+            options: options.collect::<Result<Vec<(Text, Text)>, Error>>()?,
+            path,
+            attributes,
+            stage,
+        });
+        Ok(())
+    }
+
+    /// A directory to put one overlay together in.
+    fn scratch(&mut self) -> Result<PathBuf, Error> {
+        if self.overlays == 0 {
+            self.mounts.push(make_directory(&self.scratch, 0o700)?);
+            let place = text(&self.scratch)?;
+            self.fresh(TMPFS, &[("mode", "0700".to_owned())], place, VIEW, Stage::Mounts)?;
+        }
+        let directory = self.scratch.join(self.overlays.to_string());
+        self.overlays += 1;
+        self.mounts.push(make_directory(&directory, 0o755)?);
+        Ok(directory)
+    }
+
+    fn upper(&mut self, over: &Path, upper: &hide::Upper) -> Result<(), Error> {
+        for (below, mode) in upper {
+            let path = over.join(below);
+            self.mounts.push(match mode {
+                Some(mode) => make_directory(&path, *mode)?,
+                None => Step::MakeWhiteout { path: text(&path)? },
+            });
+        }
+        Ok(())
+    }
+
+    fn stubs(&mut self, over: &Path, stubs: &[(PathBuf, bool)]) -> Result<(), Error> {
+        let mut made = BTreeSet::from([over.to_owned()]);
+        for (below, is_directory) in stubs {
+            let path = over.join(below);
+            make_parents(&path, &mut made, &mut self.mounts)?;
+            self.mounts.push(match is_directory {
+                true => make_directory(&path, 0o755)?,
+                false => Step::MakeFile { path: text(&path)?, content: Default::default() },
+            });
+        }
+        Ok(())
+    }
+
+    /// The mounts, and what comes behind all of them.
+    fn finish(mut self) -> Result<(Vec<Step>, Vec<Step>), Error> {
+        for place in &self.sealed {
+            self.covers.push(Step::Seal { path: text(relative(place))? });
+        }
+        if self.overlays > 0 {
+            let path = text(&self.scratch)?;
+            self.mounts.push(Step::Detach { path: path.clone() });
+            self.mounts.push(Step::RemoveDirectory { path });
+        }
+        Ok((self.mounts, self.covers))
+    }
 }
 
 fn stage(place: &Path) -> Stage {

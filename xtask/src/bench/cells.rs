@@ -122,7 +122,9 @@ enum Step {
         source: String,
         path: String,
     },
-    SealRoot,
+    Seal {
+        path: String,
+    },
     SetHostname {
         name: String,
     },
@@ -172,10 +174,10 @@ impl Step {
                     if source == path || source == "dev/null" { place(source) } else { empty.to_owned() };
                 words(&["--ro-bind", &source, &place(path)])
             }
-            Step::SealRoot => words(&["--remount-ro", "/"]),
+            Step::Seal { path } if path == "." => words(&["--remount-ro", "/"]),
             Step::SetHostname { name } => words(&["--hostname", name]),
             Step::ChangeDirectory { path } => words(&["--chdir", path]),
-            Step::Other => vec![],
+            Step::Seal { .. } | Step::Other => vec![],
         }
     }
 }

@@ -1,0 +1,367 @@
+//! What no view may show: absent from a view that is read-only, masked in one
+//! that is not.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Content, Node, Tree, at, wrong_kind};
+use crate::error::Error;
+use crate::host::{File, Host, Kind, Lookup};
+use crate::plan::landlock::Grant;
+use crate::policy::{Entry, Origin, Policy};
+use crate::sys::mount::{NO_EXEC, NO_SUID, READ_ONLY};
+
+/// A path that is hidden, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Hidden {
+    /// Its path on the host.
+    pub path: String,
+    /// The view that would show it, by its place in the cell.
+    pub view: Option<String>,
+    /// How.
+    pub by: Means,
+}
+
+/// How a path is hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Means {
+    /// No view would show it.
+    NoView,
+    /// The view is an overlay without it.
+    Absent,
+    /// An empty directory stands there, for what is shown below it.
+    Emptied,
+    /// Something empty stands there, and its name shows: the view is writable.
+    Masked,
+}
+
+/// One entry of an overlay's upper layer, by its path in the view: a directory
+/// and its mode, or a whiteout.
+pub(super) type Upper = BTreeMap<PathBuf, Option<u32>>;
+
+/// A view of the host, by its place.
+struct View {
+    place: PathBuf,
+    source: PathBuf,
+    file: File,
+    is_writable: bool,
+    node: Node,
+}
+
+/// The host paths that the hiding rests on.
+pub(super) fn paths(policy: &Policy) -> impl Iterator<Item = PathBuf> {
+    let hidden = policy.run.hide.iter().flat_map(|entry| entry.path.ancestors());
+    hidden.filter(|path| path.parent().is_some()).map(Path::to_owned)
+}
+
+/// Whether a hidden path is or holds `path`.
+pub(super) fn is_hidden(policy: &Policy, path: &Path) -> bool {
+    policy.run.hide.iter().any(|hidden| path.starts_with(&hidden.path))
+}
+
+/// The directories of views that must be built of binds.
+pub(super) fn to_list(policy: &Policy, host: &Host, view: &Path, source: &Path) -> Vec<PathBuf> {
+    if !host.without_overlay.iter().any(|place| place == view) {
+        return Vec::new();
+    }
+    let inside = policy.run.hide.iter().filter(|hidden| hidden.path.starts_with(source));
+    let between = inside.flat_map(|hidden| {
+        hidden.path.ancestors().skip(1).take_while(|above| above.starts_with(source)).map(Path::to_owned)
+    });
+    between.collect()
+}
+
+/// Refuses what contradicts the hidden paths.
+pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
+    for hidden in &policy.run.hide {
+        check_path(hidden, host)?;
+    }
+    let filesystem = &policy.filesystem;
+    for bind in filesystem.ro_bind.iter().chain(&filesystem.bind) {
+        if let Some(hidden) = hider(policy, &bind.src).filter(|_| !is_the_runs_own(policy, &bind.src)) {
+            return Err(at(&bind.origin, format!("{} is hidden", bind.src.display()))
+                .cause(format!("no view may show what lies in {} ({})", hidden.path.display(), hidden.origin))
+                .remedy("expose it, where it is this run's own; else take one of the two away"));
+        }
+    }
+    let channel = policy.channel.iter().flat_map(|channel| {
+        let entries = channel.read_only.iter().chain(&channel.execute);
+        let entries = entries.map(|entry| ("the channel's", &*entry.path, &entry.origin));
+        entries.chain([("the channel", &*channel.dir, &channel.origin)])
+    });
+    for (what, path, origin) in channel {
+        refuse_revealing(policy, what, path, origin)?;
+    }
+    if let Some(workspace) = &policy.workspace
+        && policy.run.hide.iter().any(|hidden| hidden.path == workspace.dir)
+    {
+        refuse_revealing(policy, "the workspace", &workspace.dir, &workspace.origin)?;
+    }
+    refuse_aliases(policy, host)
+}
+
+fn check_path(hidden: &Entry, host: &Host) -> Result<(), Error> {
+    let Lookup::Link { real, .. } = host.file(&hidden.path) else { return Ok(()) };
+    let error = at(&hidden.origin, format!("{} is reached through a symbolic link", hidden.path.display()))
+        .cause("what it leads to would show under its own name");
+    Err(match real {
+        Some((real, _)) => error.remedy(format!("hide {}", real.display())),
+        None => error.remedy("hide the path of what is meant, through no link"),
+    })
+}
+
+/// What is shown may not be what is hidden, nor hold it.
+pub(super) fn refuse_revealing(
+    policy: &Policy,
+    what: &str,
+    path: &Path,
+    origin: &Origin,
+) -> Result<(), Error> {
+    match policy.run.hide.iter().find(|hidden| hidden.path.starts_with(path)) {
+        None => Ok(()),
+        Some(hidden) => {
+            Err(at(origin, format!("{what} {} reveals {}", path.display(), hidden.path.display()))
+                .cause(format!("that is hidden ({})", hidden.origin))
+                .remedy("name only what lies below it and is this run's own"))
+        }
+    }
+}
+
+fn hider<'a>(policy: &'a Policy, path: &Path) -> Option<&'a Entry> {
+    policy.run.hide.iter().find(|hidden| path.starts_with(&hidden.path))
+}
+
+/// Whether an entry that may show a part of what is hidden shows `path`.
+fn is_the_runs_own(policy: &Policy, path: &Path) -> bool {
+    let exposures = policy.run.expose.iter().map(|expose| &expose.path);
+    let channel = policy.channel.iter().map(|channel| &channel.dir);
+    let workspace = policy.workspace.iter().map(|workspace| &workspace.dir);
+    exposures.chain(channel).chain(workspace).any(|own| path.starts_with(own))
+}
+
+/// A mount can give one directory two paths.
+fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
+    let identity = |path: &Path| match host.file(path) {
+        Lookup::Found(file) => Some(file.identity),
+        _ => None,
+    };
+    let filesystem = &policy.filesystem;
+    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
+    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
+    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
+    for (source, origin) in binds.chain(workspace).chain(exposures) {
+        let Some(own) = identity(source) else { continue };
+        for hidden in &policy.run.hide {
+            if hidden.path.starts_with(source) {
+                continue;
+            }
+            let above = hidden.path.ancestors().filter(|above| above.parent().is_some());
+            if let Some(alias) =
+                above.filter(|above| *above != source).find(|above| identity(above) == Some(own))
+            {
+                let (source, alias) = (source.display(), alias.display());
+                return Err(at(origin, format!("{source} shows {} by another path", hidden.path.display()))
+                    .cause(format!("{source} and {alias} are one directory, mounted twice"))
+                    .remedy(format!("name it as {alias}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes the hidden paths out of every view of the tree.
+pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Error> {
+    // One that lies in another needs nothing of its own.
+    let outermost = || {
+        let hides = policy.run.hide.iter();
+        hides.filter(|hidden| hidden.path.parent().is_none_or(|above| !is_hidden(policy, above)))
+    };
+    tree.nodes.retain(|_, node| match &node.content {
+        Content::Bind { source, .. } if node.is_built_in() => !is_hidden(policy, source),
+        _ => true,
+    });
+    let mut report = Vec::new();
+    let mut shown: Vec<&Path> = Vec::new();
+    for view in views(tree) {
+        let mut upper = Upper::new();
+        let mut is_touched = false;
+        for hidden in outermost() {
+            let Some(means) = hide_in(tree, &view, hidden, &mut upper)? else { continue };
+            is_touched = true;
+            if means == Means::Masked {
+                let place = view.place.join(hidden.path.strip_prefix(&view.source).unwrap_or(&hidden.path));
+                tree.notes.push(format!(
+                    "{}: masked, and its name shows, as {} is writable",
+                    place.display(),
+                    view.place.display()
+                ));
+            }
+            shown.push(&hidden.path);
+            report.push(Hidden {
+                path: hidden.path.display().to_string(),
+                view: Some(view.place.display().to_string()),
+                by: means,
+            });
+        }
+        if is_touched && !view.is_writable {
+            if tree.host.without_overlay.contains(&view.place) {
+                rebuild(tree, policy, &view);
+            } else {
+                let content = Content::Overlay { source: view.source, file: view.file, upper };
+                tree.nodes.insert(view.place, Node { content, ..view.node });
+            }
+        }
+    }
+    for hidden in &policy.run.hide {
+        if shown.iter().all(|known| !hidden.path.starts_with(known)) {
+            let path = hidden.path.display().to_string();
+            report.push(Hidden { path, view: None, by: Means::NoView });
+        }
+    }
+    Ok(report)
+}
+
+fn views(tree: &Tree) -> Vec<View> {
+    let view = |(place, node): (&PathBuf, &Node)| match &node.content {
+        Content::Bind { source, file, attributes, .. } if file.kind == Kind::Directory => Some(View {
+            place: place.clone(),
+            source: source.clone(),
+            file: *file,
+            is_writable: attributes & READ_ONLY == 0,
+            node: node.clone(),
+        }),
+        Content::Stubs { source, file, .. } => Some(View {
+            place: place.clone(),
+            source: source.clone(),
+            file: *file,
+            is_writable: true,
+            node: node.clone(),
+        }),
+        _ => None,
+    };
+    tree.nodes.iter().filter_map(view).collect()
+}
+
+/// Hides one path in one view; `None` where the view does not show it.
+fn hide_in(tree: &mut Tree, view: &View, hidden: &Entry, upper: &mut Upper) -> Result<Option<Means>, Error> {
+    let Ok(below) = hidden.path.strip_prefix(&view.source) else { return Ok(None) };
+    let place = view.place.join(below);
+    // Something else stands there, or nearer to it.
+    let is_shown = tree.holder(&place).is_some_and(|(holder, _)| holder == view.place);
+    if tree.nodes.contains_key(&place) || !is_shown || below == Path::new("") {
+        return Ok(None);
+    }
+    let found = tree.host.file(&hidden.path);
+    let holds_something = tree.nodes.keys().any(|other| other.starts_with(&place));
+    let emptied = Node { content: Content::Sealed, grant: Grant::Nothing, origin: hidden.origin.clone() };
+    if view.is_writable {
+        let content = match found {
+            Lookup::Found(file) if file.kind == Kind::Directory => Content::Sealed,
+            Lookup::Found(_) => null(),
+            _ => return Err(not_maskable(view, hidden)),
+        };
+        tree.nodes.insert(place, Node { content, ..emptied });
+        return Ok(Some(Means::Masked));
+    }
+    if holds_something {
+        if let Lookup::Found(file) = found
+            && file.kind != Kind::Directory
+        {
+            return Err(wrong_kind(&hidden.path, file.kind, Kind::Directory.name(), &hidden.origin));
+        }
+        make_way(tree.host, view, below, upper);
+        tree.nodes.insert(place, emptied);
+        return Ok(Some(Means::Emptied));
+    }
+    Ok(white_out(tree.host, view, below, upper).then_some(Means::Absent))
+}
+
+/// /dev/null, mounted once more.
+fn null() -> Content {
+    let attributes = READ_ONLY | NO_SUID | NO_EXEC;
+    Content::Cover { source: "/dev/null".into(), inode: None, is_directory: false, attributes }
+}
+
+fn not_maskable(view: &View, hidden: &Entry) -> Error {
+    let (path, around) = (hidden.path.display(), view.place.display());
+    at(&hidden.origin, format!("{path} cannot be masked in the writable view {around}"))
+        .cause("only what is there, and can be looked at, can be covered; what comes later would show")
+        .remedy(format!("make it on the host first, or let {around} be read-only ({})", view.node.origin))
+}
+
+/// Directories down to a mount point that the view may lack.
+fn make_way(host: &Host, view: &View, below: &Path, upper: &mut Upper) {
+    for directory in down_to(below) {
+        if !matches!(host.file(&view.source.join(directory)), Lookup::Found(_)) {
+            upper.insert(directory.to_owned(), Some(0o755));
+        }
+    }
+}
+
+/// A whiteout at a path, or above it where the view ends: what is not there may
+/// come. Whether there can be anything at all.
+fn white_out(host: &Host, view: &View, below: &Path, upper: &mut Upper) -> bool {
+    for part in down_to(below) {
+        match host.file(&view.source.join(part)) {
+            Lookup::Found(file) if part != below => {
+                if file.kind != Kind::Directory {
+                    return false;
+                }
+                // What is above the whiteout shows this directory's mode.
+                upper.entry(part.to_owned()).or_insert(Some(file.mode));
+            }
+            _ => {
+                upper.insert(part.to_owned(), None);
+                break;
+            }
+        }
+    }
+    true
+}
+
+/// `a`, `a/b`, `a/b/c`.
+fn down_to(path: &Path) -> Vec<&Path> {
+    let mut parts: Vec<&Path> = path.ancestors().filter(|part| *part != Path::new("")).collect();
+    parts.reverse();
+    parts
+}
+
+/// The view as a directory of the cell's own, with a view for each entry that
+/// is not hidden.
+fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
+    tree.notes.push(format!(
+        "{}: built of single binds, as the kernel refuses an overlay of {}; the mount table names what is in it",
+        view.place.display(),
+        view.source.display()
+    ));
+    let mut directories = vec![(view.place.clone(), view.source.clone())];
+    while let Some((place, source)) = directories.pop() {
+        tree.nodes.insert(place.clone(), Node { content: Content::Directory, ..view.node.clone() });
+        for name in tree.host.listings.get(&source).into_iter().flatten() {
+            let (place, source) = (place.join(name), source.join(name));
+            if tree.nodes.contains_key(&place) || is_hidden(policy, &source) {
+                continue;
+            }
+            let content = match tree.host.file(&source) {
+                Lookup::Found(_) if tree.host.listings.contains_key(&source) => {
+                    directories.push((place, source));
+                    continue;
+                }
+                Lookup::Found(file) if file.kind != Kind::Device => Content::Bind {
+                    source,
+                    file,
+                    to_be_made: false,
+                    may_vanish: true,
+                    attributes: READ_ONLY | super::VIEW,
+                },
+                Lookup::Link { target, .. } => Content::Symlink { target },
+                // Gone since, or nothing that a view shows.
+                _ => continue,
+            };
+            tree.nodes.insert(place, Node { content, ..view.node.clone() });
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The workspace, and what of it stays as it is.
+
+use std::path::{Path, PathBuf};
+
+use super::{Content, Tree, VIEW, at, bind};
+use crate::error::Error;
+use crate::host::{Kind, Lookup};
+use crate::plan::landlock::Grant;
+use crate::plan::{Made, Prepare};
+use crate::policy::{Access, Policy, Protect, ProtectMissing, Workspace};
+use crate::sys::mount::READ_ONLY;
+
+/// The host paths that the protection rests on.
+pub(super) fn paths(policy: &Policy) -> Vec<PathBuf> {
+    let Some(workspace) = &policy.workspace else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for protect in &workspace.protect {
+        let below = protect.path.ancestors().filter(|part| *part != Path::new(""));
+        paths.extend(below.map(|part| workspace.dir.join(part)));
+    }
+    if workspace.protect_missing == ProtectMissing::Overlay {
+        paths.extend(beside(workspace).into_iter().flatten());
+    }
+    paths
+}
+
+/// The directory that holds the workspace, and the overlay's own in it.
+fn beside(workspace: &Workspace) -> Option<[PathBuf; 2]> {
+    let parent = workspace.dir.parent()?;
+    let name = workspace.dir.file_name()?.to_string_lossy();
+    Some([parent.to_owned(), parent.join(format!(".{name}.cellblock-work"))])
+}
+
+impl Tree<'_> {
+    pub(super) fn workspace(&mut self, policy: &Policy) -> Result<(), Error> {
+        let Some(workspace) = &policy.workspace else {
+            return Ok(());
+        };
+        let dir = self.find_kind(&workspace.dir, Kind::Directory, &workspace.origin)?;
+        let (attributes, grant) = match workspace.access {
+            Access::ReadOnly => (READ_ONLY | VIEW, Grant::ReadExecute),
+            Access::ReadWrite => (VIEW, Grant::ReadWrite),
+        };
+        let stubs = self.stubs(workspace);
+        let content = if stubs.is_empty() {
+            bind(&workspace.dir, dir, attributes)
+        } else {
+            let [parent, work] = beside(workspace).expect("a view is below /");
+            if self.host.without_overlay.contains(&workspace.at) {
+                return Err(at(&workspace.origin, "the kernel refuses an overlay of the workspace")
+                    .cause(format!(
+                        "the file system of {} cannot be written to through one; overlay, NFS and FAT are such",
+                        workspace.dir.display()
+                    ))
+                    .remedy("write `protect_missing = \"sweep\"`, or move the workspace to ext4, xfs, btrfs or tmpfs"));
+            }
+            let beside = self.find_kind(&parent, Kind::Directory, &workspace.origin)?;
+            if self.host.file(&work) == Lookup::Missing {
+                self.prepare.push(Prepare::new(&work, Made::WorkDirectory, &workspace.origin));
+            } else {
+                self.find_kind(&work, Kind::Directory, &workspace.origin)?;
+            }
+            self.work_directory = Some(work.clone());
+            Content::Stubs { source: workspace.dir.clone(), file: dir, parent: (parent, beside), work, stubs }
+        };
+        self.put(&workspace.at, content, grant, &workspace.origin)
+    }
+
+    /// What is protected and missing, where it is to be there and empty.
+    fn stubs(&self, workspace: &Workspace) -> Vec<(PathBuf, bool)> {
+        let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+        if workspace.access == Access::ReadOnly || !by_overlay {
+            return Vec::new();
+        }
+        let missing = workspace
+            .protect
+            .iter()
+            .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing);
+        missing.map(|protect| (protect.path.clone(), protect.is_directory)).collect()
+    }
+
+    /// Mounts what is protected over itself, read-only. To be called when all
+    /// else is in the tree.
+    pub(super) fn protect(&mut self, policy: &Policy) -> Result<(), Error> {
+        let Some(workspace) = policy.workspace.as_ref().filter(|w| w.access == Access::ReadWrite) else {
+            return Ok(());
+        };
+        let has_stubs =
+            self.nodes.get(&workspace.at).is_some_and(|node| matches!(node.content, Content::Stubs { .. }));
+        for protect in &workspace.protect {
+            let (source, place) = (workspace.dir.join(&protect.path), workspace.at.join(&protect.path));
+            // Another view there is its own protection.
+            if self.nodes.contains_key(&place) {
+                continue;
+            }
+            let content = match self.host.file(&source) {
+                Lookup::Missing if !has_stubs => continue,
+                Lookup::Missing => over_itself(&place, protect.is_directory, READ_ONLY),
+                Lookup::Link { .. } => return Err(protects_a_link(protect, &source)),
+                _ => {
+                    let file = self.find(&source, &protect.origin)?;
+                    match has_stubs {
+                        true => over_itself(&place, file.kind == Kind::Directory, READ_ONLY),
+                        false => bind(&source, file, READ_ONLY | VIEW),
+                    }
+                }
+            };
+            self.put(place, content, Grant::ReadExecute, &protect.origin)?;
+        }
+        Ok(())
+    }
+}
+
+/// A part of the workspace's overlay as a mount of its own.
+pub(super) fn over_itself(place: &Path, is_directory: bool, attributes: u64) -> Content {
+    Content::Cover { source: place.to_owned(), inode: None, is_directory, attributes: attributes | VIEW }
+}
+
+fn protects_a_link(protect: &Protect, source: &Path) -> Error {
+    at(&protect.origin, format!("the protected {} is reached through a symbolic link", source.display()))
+        .cause("no mount can stand on a link, so that it could be replaced by another")
+        .remedy("put what it leads to in its place, or list in `workspace.protect` what is to be protected, without it")
+}

@@ -1,0 +1,122 @@
+//! The run's own parts of a shared instance: exposures, and what is made for
+//! them.
+
+use std::path::Path;
+
+use super::{Tree, VIEW, at, bind, hide, to_be_made, wrong_kind};
+use crate::error::Error;
+use crate::host::{Kind, Lookup};
+use crate::plan::landlock::Grant;
+use crate::plan::{Made, Prepare};
+use crate::policy::{Entry, Expose, ExposeKind, Origin, Policy};
+
+impl Tree<'_> {
+    pub(super) fn exposures(&mut self, policy: &Policy) -> Result<(), Error> {
+        for entry in &policy.run.expose {
+            let kind = match entry.kind {
+                ExposeKind::Directory => Kind::Directory,
+                ExposeKind::File => Kind::File,
+            };
+            hide::refuse_revealing(policy, "the exposure", &entry.path, &entry.origin)?;
+            refuse_outside(policy, entry)?;
+            refuse_wide(policy, entry)?;
+            refuse_visible(policy, "the exposure", &entry.path, &entry.origin)?;
+            let is_missing = self.host.file(&entry.path) == Lookup::Missing;
+            let content = if entry.create && is_missing {
+                let made = match entry.kind {
+                    ExposeKind::Directory => Made::Directory,
+                    ExposeKind::File => Made::File,
+                };
+                self.prepare.push(Prepare::new(&entry.path, made, &entry.origin));
+                to_be_made(&entry.path, kind)
+            } else {
+                let file = self.find_kind(&entry.path, kind, &entry.origin).map_err(|error| {
+                    if is_missing {
+                        error.remedy("make it before the run, or write `create = true`")
+                    } else {
+                        error
+                    }
+                })?;
+                bind(&entry.path, file, VIEW)
+            };
+            self.put(&entry.path, content, Grant::ReadWrite, &entry.origin)?;
+        }
+        Ok(())
+    }
+
+    /// Directories that a provider makes on first use, and cannot where its view
+    /// is read-only.
+    pub(super) fn shared_directories(&mut self, policy: &Policy) -> Result<(), Error> {
+        for entry in &policy.run.create {
+            if !is_shown(policy, &entry.path) {
+                return Err(at(&entry.origin, format!("{} is in no view", entry.path.display()))
+                    .cause("what is made for the provider has to be seen by it")
+                    .remedy("show a directory above it, or leave it out; what is above an exposure is made with it"));
+            }
+            match self.host.file(&entry.path) {
+                Lookup::Missing => {
+                    self.prepare.push(Prepare::new(&entry.path, Made::Directory, &entry.origin));
+                }
+                Lookup::Found(file) if file.kind != Kind::Directory => {
+                    return Err(wrong_kind(&entry.path, file.kind, Kind::Directory.name(), &entry.origin));
+                }
+                _ => drop(self.find(&entry.path, &entry.origin)?),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse_outside(policy: &Policy, entry: &Expose) -> Result<(), Error> {
+    if policy.run.hide.is_empty() || hide::is_hidden(policy, &entry.path) {
+        return Ok(());
+    }
+    Err(at(&entry.origin, format!("the exposure {} lies in nothing that is hidden", entry.path.display()))
+        .cause("what lies beside it, of other runs perhaps, is hidden by no rule")
+        .remedy("hide the directory that it is a part of"))
+}
+
+/// An exposure that holds the others would show what they are carved out of.
+fn refuse_wide(policy: &Policy, entry: &Expose) -> Result<(), Error> {
+    let path = &entry.path;
+    let exposures = policy.run.expose.iter().map(|expose| &expose.path);
+    let channel = policy.channel.iter().map(|channel| &channel.dir);
+    let inner = exposures.chain(channel).find(|other| *other != path && other.starts_with(path));
+    match inner {
+        None => Ok(()),
+        Some(inner) => {
+            Err(at(&entry.origin, format!("the exposure {} holds {}", path.display(), inner.display()))
+                .cause("what it shows cannot be taken away again below it")
+                .remedy("expose the run's own directories one by one"))
+        }
+    }
+}
+
+/// What another view shows too, at whatever place, has the rights of that view
+/// there; and that view shows its neighbours.
+pub(super) fn refuse_visible(policy: &Policy, what: &str, path: &Path, origin: &Origin) -> Result<(), Error> {
+    match views(policy).find(|(source, _)| shows(policy, source, path)) {
+        None => Ok(()),
+        Some((source, view)) => Err(at(origin, format!("{what} {} is visible already", path.display()))
+            .cause(format!("the view of {} ({view}) shows it, and all that lies beside it", source.display()))
+            .remedy("take that view away, or the exposure; or hide what it is a part of")),
+    }
+}
+
+fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
+    let filesystem = &policy.filesystem;
+    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
+    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
+    binds.chain(workspace)
+}
+
+/// Whether the view of `source` shows `path`: nothing between them is hidden.
+fn shows(policy: &Policy, source: &Path, path: &Path) -> bool {
+    let is_between = |hidden: &Entry| path.starts_with(&hidden.path) && hidden.path.starts_with(source);
+    path.starts_with(source) && !policy.run.hide.iter().any(is_between)
+}
+
+fn is_shown(policy: &Policy, path: &Path) -> bool {
+    let exposed = policy.run.expose.iter().any(|expose| path.starts_with(&expose.path));
+    exposed || views(policy).any(|(source, _)| shows(policy, source, path))
+}
