@@ -101,8 +101,9 @@ pub fn search(words: &Path) -> io::Result<()> {
     let words = fs::read_to_string(words)?;
     let words: Vec<&str> = words.lines().filter(|word| !word.is_empty()).collect();
     let look = |path: &Path, content: &[u8]| -> io::Result<()> {
-        let holds = |word: &&&str| content.windows(word.len()).any(|window| window == word.as_bytes());
-        words.iter().filter(holds).try_for_each(|word| crate::say(&format!("{}\t{word}", path.display())))
+        let content = String::from_utf8_lossy(content);
+        let mut found = words.iter().filter(|word| content.contains(**word));
+        found.try_for_each(|word| crate::say(&format!("{}\t{word}", path.display())))
     };
     let mut read = 0;
     let mut left = vec![PathBuf::from("/proc")];
