@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::cell::{PROBE, probe_program};
-use crate::snapshot::snapshot;
+use crate::snapshot::{is_as_before, snapshot};
 use crate::user::{self, PATIENCE, User, end, text};
 
 /// The largest write that a pipe takes whole or not at all.
@@ -421,7 +421,7 @@ fn lock_descriptor_and_helper_cannot_be_changed_moved_or_leased() {
             let words = [PROBE, "entry", path.to_str().unwrap(), &own];
             let what = format!("{entry} with {channel}{options:?}");
             is_refused(ground.cell_of(&channel, options, &words), &what, &[]);
-            assert_eq!(snapshot(&ground.path("chan"), &[]), before, "{what}");
+            is_as_before(&before, &snapshot(&ground.path("chan"), &[]), &what);
         }
     }
 }
@@ -447,7 +447,7 @@ fn a_replaceable_channel_takes_new_entries_and_keeps_those_of_the_harness() {
         let before = snapshot(&path, &[]);
         let words = [PROBE, "entry", path.to_str().unwrap(), &own];
         is_refused(ground.cell_of(&channel, &[], &words), entry, &of_the_directory);
-        assert_eq!(snapshot(&path, &[]), before, "{entry}");
+        is_as_before(&before, &snapshot(&path, &[]), entry);
         let made = ["new", "new-symlink", "new-fifo", "new-socket", "new-directory", "plant", "exchanged"];
         for name in made {
             let new = ground.channel(name);
@@ -660,5 +660,5 @@ fn refused(ground: &Ground, (options, channel, says): &Mistake) {
     assert_eq!(output.status.code(), Some(125), "{what}");
     assert!(said.starts_with("cellblock: policy: "), "{what}");
     says.iter().for_each(|words| assert!(said.contains(words), "{words}: {what}"));
-    assert_eq!(snapshot(&ground.path(""), &[]), before, "{what}");
+    is_as_before(&before, &snapshot(&ground.path(""), &[]), &what);
 }

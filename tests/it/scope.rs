@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use nix::unistd::mkfifo;
 
 use crate::cell::{Finding, Ground, PROBE, text};
 use crate::escape::VISIBLE;
+use crate::snapshot::{changes, snapshot};
 use crate::user;
 
 /// How the instance is seen, beside what is exposed of it.
@@ -211,6 +213,13 @@ access = "read-only"
         self.ground.cell_of(&self.policy(run, view), options, command)
     }
 
+    /// As [`Instance::run`], started by root.
+    fn run_by_root(&self, run: &str, view: View, options: &[&str], command: &[&str]) -> Output {
+        let mut start = Command::new(self.root().join("bin/cellblock"));
+        start.arg("run").arg("--policy").arg(self.policy(run, view)).args(options);
+        start.arg("--").args(command).stdin(Stdio::null()).output().expect("it starts")
+    }
+
     /// The launcher as the ordinary user.
     fn command(&self, run: &str, view: View, options: &[&str], command: &[&str]) -> Command {
         let policy = self.policy(run, view);
@@ -391,6 +400,8 @@ fn a_hidden_path_is_to_every_call_one_that_never_was() {
         (View::ReadOnly, &["--without", "seccomp"]),
         (View::ReadOnly, &["--mode", "nested"]),
         (View::Writable, &["--without", "landlock"]),
+        (View::ReadOnly, &["--run-as", "54321:54321"]),
+        (View::Writable, &["--run-as", "54321:54321"]),
     ] {
         for run in ["A", "B"] {
             let _live = instance.live(other(run), view);
@@ -400,7 +411,12 @@ fn a_hidden_path_is_to_every_call_one_that_never_was() {
             let mut words = vec![PROBE, "reach", &own];
             words.extend(paths.iter().chain(&never).map(String::as_str));
             let mut answers: BTreeMap<(String, String), String> = BTreeMap::new();
-            for line in text(&instance.run(run, view, options, &words)).lines() {
+            let output = match options {
+                ["--run-as", _] if !user::is_root() => continue,
+                ["--run-as", _] => instance.run_by_root(run, view, options, &words),
+                _ => instance.run(run, view, options, &words),
+            };
+            for line in text(&output).lines() {
                 let fields: Vec<&str> = line.split('\t').collect();
                 answers.insert((fields[0].into(), fields[1].into()), fields[2..].join(" "));
             }
@@ -700,4 +716,211 @@ fn a_part_of_the_system_can_be_hidden() {
     assert!(said.contains("/usr/bin\n") && said.contains("Linux\n"), "{said}{errors}");
     assert!(!said.contains("/usr/share/doc") && !said.contains("doc\n"), "{said}");
     assert_eq!(errors.matches("No such file or directory").count(), 3, "{errors}");
+}
+
+#[test]
+fn a_view_is_without_what_is_hidden_wherever_it_stands() {
+    let Some(instance) = Instance::new() else { return };
+    let (inst, hidden) = (instance.text("public").replace("/public", ""), instance.text("db"));
+    let root = instance.root().display().to_string();
+    let elsewhere = format!("{inst}:/data");
+    let workspace = format!("{inst}:ro");
+    // The views, and where they would show what is hidden.
+    for (views, places) in [
+        (&["--ro-bind", &*elsewhere][..], &["/data/db"][..]),
+        (&["--ro-bind", &inst, "--ro-bind", &elsewhere], &["/data/db", &hidden]),
+        (&["--ro-bind", &root, "--ro-bind", &inst], &[&hidden]),
+        (&["--ro-bind", &root, "--ro-bind", &elsewhere], &["/data/db", &hidden]),
+        (&["--workspace", &workspace], &["/work/db"]),
+    ] {
+        let script = format!("ls -d {} 2> /dev/null; cat /proc/self/mountinfo", places.join(" "));
+        let words = [&["run", "--hide", &hidden][..], views, &["--", "sh", "-c", &script]].concat();
+        let output = instance.as_user(&words).output().expect("it starts");
+        let said = text(&output);
+        assert!(!said.contains("/db\n") && !said.contains("/db "), "{views:?}: {said}");
+    }
+}
+
+#[test]
+fn a_socket_of_a_view_works_where_it_is_bound_beside_the_overlay() {
+    let Some(instance) = Instance::new() else { return };
+    let socket = instance.path("public/service.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    instance.own(&socket);
+    let (inst, hidden) = (instance.text("public").replace("/public", ""), instance.text("db"));
+    let socket = socket.display().to_string();
+    let probe = format!("{}:{PROBE}", instance.root().join("bin/probe").display());
+    let words = ["run", "--ro-bind", &probe, "--ro-bind", &inst, "--ro-bind", &socket, "--hide", &hidden];
+    let words = [&words[..], &["--", PROBE, "reach", "/tmp", &socket]].concat();
+    let said = text(&instance.as_user(&words).output().expect("it starts"));
+    assert!(said.contains("\tconnect\tok\n"), "{said}");
+    drop(listener);
+}
+
+#[test]
+fn what_is_to_be_created_is_made_for_the_run_alone() {
+    let Some(instance) = Instance::new() else { return };
+    let inst = instance.text("public").replace("/public", "");
+    let policy = instance.root().join("create.toml");
+    let content = format!(
+        "version = 1\n[filesystem]\nro_bind = [\"{inst}\"]\n[run]\nhide = [\"{inst}/runs\", \"{inst}/db\"]\n\
+        expose = [{{ path = \"{inst}/runs/new/state\", create = true }}, \
+        {{ path = \"{inst}/runs/new.ndjson\", kind = \"file\", create = true }}]\n\
+        create = [\"{inst}/public/shared/deep\"]\n"
+    );
+    fs::write(&policy, content).expect("a policy can be written");
+    let script = format!(
+        "echo a > {inst}/runs/new/state/a && echo b >> {inst}/runs/new.ndjson && ls -d {inst}/public/shared/deep"
+    );
+    let owner = fs::metadata(instance.path("runs/A")).expect("facts").uid();
+    let policy = policy.to_str().expect("a path");
+    let ids = format!("{0}:{0}", instance.ground.user().uid);
+    let by_root = user::is_root().then(|| {
+        let mut by_root = Command::new(instance.root().join("bin/cellblock"));
+        by_root.args(["run", "--run-as", &ids, "--policy", policy, "--", "sh", "-c", &script]);
+        by_root
+    });
+    let launches = [instance.as_user(&["run", "--policy", policy, "--", "sh", "-c", &script])];
+    for mut launch in launches.into_iter().chain(by_root) {
+        let said = text(&launch.output().expect("it starts"));
+        assert_eq!(said, format!("{inst}/public/shared/deep\n"));
+        for (name, mode) in [
+            ("runs/new", 0o40700),
+            ("runs/new/state", 0o40700),
+            ("runs/new.ndjson", 0o100600),
+            ("public/shared", 0o40700),
+            ("public/shared/deep", 0o40700),
+        ] {
+            let facts = fs::symlink_metadata(instance.path(name)).expect("it is made");
+            assert_eq!((facts.mode(), facts.uid()), (mode, owner), "{name}: {:o}", facts.mode());
+        }
+        fs::remove_dir_all(instance.path("runs/new")).expect("removed");
+        fs::remove_dir_all(instance.path("public/shared")).expect("removed");
+        fs::remove_file(instance.path("runs/new.ndjson")).expect("removed");
+    }
+}
+
+/// Contradictions. `{i}` stands for the instance and `{r}` for what is above it.
+const MISTAKES: &[(&str, &[&str])] = &[
+    ("--hide {i}/latest", &["{i}/latest is reached through a symbolic link", "remedy: hide {i}/runs/B"]),
+    ("--hide {i}/latest/notes.md", &["through a symbolic link", "remedy: hide {i}/runs/B/notes.md"]),
+    ("--hide {i}/dangling", &["{i}/dangling is reached through a symbolic link", "remedy: hide the path of"]),
+    ("--hide /", &["`/` is the whole host", "remedy: name a path below it"]),
+    ("--hide {i}/../x", &["holds `..`", "remedy: write the path without `..`"]),
+    ("--hide db/../x", &["`db/../x` holds `..`", "remedy: write the path without `..`"]),
+    ("--hide /proc/cpuinfo", &["/proc/cpuinfo is the cell's own", "remedy: "]),
+    ("--hide /dev/null", &["/dev/null is the cell's own", "remedy: "]),
+    (
+        "--ro-bind {i} --hide {i}/runs --expose {i}/runs",
+        &[
+            "the exposure {i}/runs reveals {i}/runs",
+            "cause: that is hidden (--hide)",
+            "remedy: name only what lies below",
+        ],
+    ),
+    (
+        "--hide {i}/runs/B --expose {i}/runs",
+        &["the exposure {i}/runs reveals {i}/runs/B", "cause: that is hidden (--hide)", "remedy: "],
+    ),
+    (
+        "--hide {i}/runs/B --expose {i}",
+        &["the exposure {i} reveals {i}/runs/B", "cause: that is hidden (--hide)", "remedy: "],
+    ),
+    (
+        "--hide {i}/runs --expose {r}/work",
+        &[
+            "the exposure {r}/work lies in nothing that is hidden",
+            "remedy: hide the directory that it is a part of",
+        ],
+    ),
+    (
+        "--ro-bind {i} --hide {i}/db --expose {i}/runs/A",
+        &["the exposure {i}/runs/A lies in nothing that is hidden", "remedy: hide the directory"],
+    ),
+    (
+        "--ro-bind {i} --expose {i}/runs/A",
+        &[
+            "the exposure {i}/runs/A is visible already",
+            "cause: the view of {i} (--ro-bind) shows it",
+            "remedy: ",
+        ],
+    ),
+    (
+        "--bind {i}:/data --expose {i}/runs/A",
+        &[
+            "the exposure {i}/runs/A is visible already",
+            "cause: the view of {i} (--bind) shows it",
+            "remedy: ",
+        ],
+    ),
+    (
+        "--workspace {i} --expose {i}/runs/A",
+        &["the exposure {i}/runs/A is visible already", "cause: the view of {i} (--workspace)", "remedy: "],
+    ),
+    (
+        "--ro-bind {i} --hide {i}/runs --expose {i}/runs/C",
+        &["{i}/runs/C does not exist", "remedy: make it before the run, or write `create = true`"],
+    ),
+    (
+        "--hide {i}/runs --ro-bind {i}/runs/B",
+        &["{i}/runs/B is hidden", "{i}/runs (--hide)", "remedy: expose it"],
+    ),
+    ("--hide {i}/runs --bind {i}/runs/B:/data", &["{i}/runs/B is hidden", "remedy: expose it"]),
+    ("--hide {i}/runs --ro-bind {i}/runs", &["{i}/runs is hidden", "remedy: expose it"]),
+    ("--hide {i} --ro-bind {i}/public", &["{i}/public is hidden", "remedy: expose it"]),
+    ("--hide {i}/runs --workspace {i}/runs", &["the workspace {i}/runs reveals {i}/runs", "remedy: "]),
+    ("--hide {r}/chan/A --channel {r}/chan", &["the channel {r}/chan reveals {r}/chan/A", "remedy: "]),
+    ("--hide {r}/chan/A --channel {r}/chan/A", &["the channel {r}/chan/A reveals {r}/chan/A", "remedy: "]),
+    (
+        "--bind {i} --hide {i}/none",
+        &["{i}/none cannot be masked in the writable view {i}", "remedy: make it on the host first"],
+    ),
+    (
+        "--bind {i} --hide {i}/db/none",
+        &["{i}/db/none cannot be masked in the writable view {i}", "remedy: make it on the host first"],
+    ),
+    (
+        "--workspace {i} --hide {i}/none",
+        &["{i}/none cannot be masked in the writable view /work", "remedy: make it on the host first"],
+    ),
+];
+
+#[test]
+fn a_scope_that_contradicts_itself_is_refused_with_its_rule() {
+    let Some(instance) = Instance::new() else { return };
+    symlink("nowhere", instance.path("dangling")).expect("symlink");
+    let (inst, root) =
+        (instance.text("public").replace("/public", ""), instance.root().display().to_string());
+    // What would be made, were the launch to go on: in a view of its own.
+    instance.directory("../seen");
+    instance.directory("../seen/hidden");
+    let policy = instance.root().join("made.toml");
+    let content = format!(
+        "version = 1\n[filesystem]\nro_bind = [\"{root}/seen\"]\n[run]\nhide = [\"{root}/seen/hidden\"]\n\
+        expose = [{{ path = \"{root}/seen/hidden/made\", create = true }}]\ncreate = [\"{root}/seen/made\"]\n"
+    );
+    fs::write(&policy, content).expect("a policy can be written");
+    let policy = policy.to_str().expect("a path");
+    let mark = instance.text("public/mark");
+    let mut before = snapshot(instance.root(), &[]);
+    let mut wrong = Vec::new();
+    for (options, says) in MISTAKES {
+        let fill = |text: &str| text.replace("{i}", &inst).replace("{r}", &root);
+        // Some are about there being no rule at all.
+        let with = if options.contains("--hide") { &["run", "--policy", policy][..] } else { &["run"] };
+        let options = fill(options);
+        let words: Vec<&str> =
+            with.iter().copied().chain(options.split(' ')).chain(["--", "touch", &mark]).collect();
+        let output = instance.as_user(&words).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_said = says.iter().all(|words| said.contains(&fill(words)));
+        let begins = said.starts_with("cellblock: policy: --");
+        if output.status.code() != Some(125) || !is_said || !begins {
+            wrong.push(format!("{options}: {}: wanted {says:?}\n{said}", output.status));
+        }
+        let after = snapshot(instance.root(), &[]);
+        wrong.extend(changes(&before, &after).into_iter().map(|change| format!("{options}: {change}")));
+        before = after;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
