@@ -53,7 +53,7 @@ pub enum Command {
 pub enum PolicyCommand {
     /// Print the resolved policy, as a file that loads again.
     Show(Box<ShowOptions>),
-    /// Load the policy and print `ok`, or what is wrong with it.
+    /// Load the policy and print `ok`, what is wrong with it, or the ways out that it leaves.
     Check(Box<CheckOptions>),
     /// Print the JSON Schema of a policy file.
     Schema,
@@ -134,6 +134,12 @@ pub struct CheckOptions {
     /// The cell.
     #[command(flatten)]
     pub cell: CellOptions,
+    /// Exit with 1 where there is a warning.
+    #[arg(long)]
+    pub strict: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The flags that describe a cell. They add to the policy; a single value

@@ -22,6 +22,7 @@ pub mod evidence;
 pub mod fault;
 pub mod host;
 pub mod launch;
+pub mod lint;
 pub mod outcome;
 pub mod plan;
 pub mod policy;
@@ -36,7 +37,9 @@ use std::os::fd::{AsFd, RawFd};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use cli::{CellOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions};
+use cli::{
+    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions, ShowOptions,
+};
 use error::Error;
 use policy::Policy;
 use policy::error::PolicyError;
@@ -56,7 +59,12 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(options) => return run_cell(*options),
         Command::Plan(options) => print_plan(*options),
-        Command::Policy(command) => print_policy(command),
+        Command::Policy(PolicyCommand::Show(options)) => show_policy(*options),
+        Command::Policy(PolicyCommand::Check(options)) => match check_policy(*options) {
+            Ok(false) => return 1,
+            result => result.map(drop),
+        },
+        Command::Policy(PolicyCommand::Schema) => print(&policy::schema::schema()),
         Command::Demo(options) => match demo::run(&options.without) {
             Ok(false) => return 1,
             result => result.map(drop),
@@ -118,20 +126,27 @@ fn print_plan(options: PlanOptions) -> Result<(), Error> {
     if options.json { print(&plan.to_json()) } else { print(&plan.to_string()) }
 }
 
-fn print_policy(command: PolicyCommand) -> Result<(), Error> {
-    match command {
-        PolicyCommand::Show(options) => {
-            let policy = load(&options.cell)?;
-            let shown =
-                if options.json { policy::show::show_json(&policy) } else { policy::show::show(&policy) };
-            print(&shown.map_err(policy_error)?)
-        }
-        PolicyCommand::Check(options) => {
-            plan::check(&load(&options.cell)?)?;
-            print("ok")
-        }
-        PolicyCommand::Schema => print(&policy::schema::schema()),
-    }
+fn show_policy(options: ShowOptions) -> Result<(), Error> {
+    let policy = load(&options.cell)?;
+    let shown = if options.json { policy::show::show_json(&policy) } else { policy::show::show(&policy) };
+    print(&shown.map_err(policy_error)?)
+}
+
+/// Prints the ways out that the policy leaves; false where `--strict` makes a
+/// failure of one.
+fn check_policy(options: CheckOptions) -> Result<bool, Error> {
+    let policy = load(&options.cell)?;
+    plan::check(&policy)?;
+    // Root may check a policy without a word on who shall run it.
+    let ids = launch::ids::resolve(options.cell.run_as).ok();
+    let warnings = lint::lint(&policy, &lint::Facts::probe(&options.cell.policy, ids));
+    let words: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+    print(&match options.json {
+        true => serde_json::to_string_pretty(&lint::Report::new(&warnings)).expect("plain values"),
+        false if words.is_empty() => "ok".to_owned(),
+        false => words.join("\n\n"),
+    })?;
+    Ok(warnings.is_empty() || !options.strict)
 }
 
 fn load(options: &CellOptions) -> Result<Policy, Error> {

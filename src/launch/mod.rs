@@ -136,26 +136,35 @@ fn launch(
         let streams = stdio.take().map_or_else(|| Stdio::prepare(options.ids), Ok)?;
         let ended = attempt(&launch, &mut host, &mut plan, streams, status, &mut report)?;
         // Nothing has gone through the streams yet, as the provider has not run.
-        let failed = ended.state.failed.filter(|_| !ended.was_told_to_end());
-        let refused = failed.and_then(|(step, _)| plan.overlay(step));
-        if let Some(place) = refused.filter(|place| !host.without_overlay.contains(place)) {
-            tracing::info!("{} is built without an overlay, which the kernel refuses", place.display());
-            host.without_overlay.push(place);
-            plan = ids::as_run(options.ids, || {
-                host.list(plan::to_list(policy, &host));
-                plan::build(policy, &host, &request)
+        let failed = ended.state.failed.map(|(step, failure)| (step, explain::step(&plan, step, failure)));
+        let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
+        if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
+            tracing::info!("{failed}");
+            // Standard error takes what it can; the report's notes have it too.
+            let _ = writeln!(std::io::stderr(), "cellblock: {} is built without an overlay", place.display());
+            plan = without_overlay(&launch, &mut host, place).map_err(|error| Error {
+                cause: error.cause,
+                remedy: error.remedy,
+                ..failed.clone()
             })?;
             continue;
         }
-        let error = match ended.state.failed {
-            Some((step, failure)) => Some(explain::step(&plan, step, failure)),
-            None => ended.refused.clone(),
-        };
+        let error = failed.map(|(_, error)| error).or(ended.refused.clone());
         return Ok(match error {
             Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
             None => ended.outcome(),
         });
     }
+}
+
+/// Plans again, for a kernel that refuses the overlay at `place`.
+fn without_overlay(launch: &Launch, host: &mut Host, place: PathBuf) -> Result<Plan, Error> {
+    let Launch { policy, options, request, .. } = *launch;
+    host.without_overlay.push(place);
+    ids::as_run(options.ids, || {
+        host.list(plan::to_list(policy, host));
+        plan::build(policy, host, request)
+    })
 }
 
 /// Builds the cell that is planned and stays with it to its end.

@@ -176,10 +176,13 @@ impl Plan {
         self.prepare.is_empty()
     }
 
-    /// The place of the overlay that a step mounts.
+    /// The place of the overlay that a step mounts, or makes a whiteout for.
     pub fn overlay(&self, index: usize) -> Option<PathBuf> {
-        match self.step(index)? {
-            Step::Mount { filesystem, path, .. } if filesystem.to_bytes() == b"overlay" => {
+        let mut behind =
+            self.init.iter().skip(index).skip_while(|step| matches!(step, Step::MakeWhiteout { .. }));
+        let of_an_overlay = matches!(self.init.get(index)?, Step::MakeWhiteout { .. } | Step::Mount { .. });
+        match behind.find(|step| matches!(step, Step::Mount { .. }))? {
+            Step::Mount { filesystem, path, .. } if filesystem.to_bytes() == b"overlay" && of_an_overlay => {
                 Some(Path::new("/").join(OsStr::from_bytes(path.to_bytes())))
             }
             _ => None,

@@ -114,7 +114,10 @@ impl Draft {
             self.filesystem.ro_bind.push(bind);
         }
         for entry in &table.bind {
-            let bind = source.read(entry, |entry, origin| bind(entry, source.dir, origin))?;
+            let bind = source.read(entry, |entry, origin| match bind(entry, source.dir, origin)? {
+                bind if bind.overlay => Err(Problem::WritableOverlay),
+                bind => Ok(bind),
+            })?;
             self.filesystem.bind.push(bind);
         }
         for entry in &table.tmpfs {
@@ -440,18 +443,18 @@ fn flag<R>(name: &str, read: impl FnOnce(Origin) -> Result<R, Problem>) -> Resul
 }
 
 fn bind(entry: &PathOr<BindTable>, dir: &Path, origin: Origin) -> Result<Bind, Problem> {
-    let (src, dest, optional) = match entry {
+    let (src, dest, optional, overlay) = match entry {
         // `a:b` could be two paths, as in the flag, or one.
         PathOr::Path(path) if path.contains(':') => return Err(Problem::Colon(path.clone())),
-        PathOr::Path(path) => (path, None, false),
-        PathOr::Table(table) => (&table.src, table.dest.as_deref(), table.optional),
+        PathOr::Path(path) => (path, None, false, false),
+        PathOr::Table(table) => (&table.src, table.dest.as_deref(), table.optional, table.overlay),
     };
     let src = check::view(src.as_ref(), dir)?;
     let dest = match dest {
         Some(dest) => check::mount_point(dest.as_ref())?,
         None => src.clone(),
     };
-    Ok(Bind { src, dest, optional, origin })
+    Ok(Bind { src, dest, optional, overlay, origin })
 }
 
 fn bind_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<Bind, Problem> {
@@ -465,7 +468,7 @@ fn bind_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<Bind, Problem> 
         Some(dest) => check::mount_point(dest)?,
         None => src.clone(),
     };
-    Ok(Bind { src, dest, optional: false, origin })
+    Ok(Bind { src, dest, optional: false, overlay: false, origin })
 }
 
 fn has_colon(text: &OsStr) -> bool {

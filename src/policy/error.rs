@@ -84,6 +84,8 @@ pub enum Problem {
     WholeHost,
     #[error("`/` of the cell is its own")]
     CellRoot,
+    #[error("a writable view cannot be shown through an overlay")]
+    WritableOverlay,
     #[error("`/` is the whole host")]
     NotAPart,
     #[error("`{}` is not a path below the workspace", .0.display())]
@@ -204,6 +206,7 @@ impl PolicyError {
             }
             Problem::WholeHost => "name the directories that the cell needs",
             Problem::CellRoot => "mount at a path below it",
+            Problem::WritableOverlay => "leave `overlay` out, or write the view in `ro_bind`",
             Problem::NotAPart => "name a path below it; what no view shows is hidden anyway",
             Problem::NotBelow(_) => "write it relative to the workspace, as in .git/hooks/",
             Problem::Duplicate { .. } => "leave one of the two out",

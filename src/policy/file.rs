@@ -110,6 +110,10 @@ pub struct BindTable {
     /// Left out where the host has no such path.
     #[serde(default, skip_serializing_if = "is_false")]
     pub optional: bool,
+    /// Shown through an overlay, so that the mount table does not name `src`;
+    /// read-only directories alone. FIFOs and sockets in it are not the host's.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub overlay: bool,
 }
 
 /// A fresh memory file system.

@@ -9,6 +9,7 @@ pub mod file;
 pub mod load;
 pub mod profile;
 pub mod schema;
+pub mod secret;
 pub mod show;
 pub mod vars;
 
@@ -130,6 +131,8 @@ pub struct Bind {
     pub dest: PathBuf,
     /// Left out where the host has no such path.
     pub optional: bool,
+    /// Shown through an overlay: the mount table does not name the source.
+    pub overlay: bool,
     /// Where it was written.
     pub origin: Origin,
 }

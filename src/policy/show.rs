@@ -100,10 +100,11 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
 
 fn bind(bind: &Bind) -> Result<PathOr<BindTable>, PolicyError> {
     let src = text(&bind.src, &bind.origin)?;
-    if bind.src == bind.dest && !bind.optional && !src.contains(':') {
+    if bind.src == bind.dest && !bind.optional && !bind.overlay && !src.contains(':') {
         return Ok(PathOr::Path(src));
     }
-    Ok(PathOr::Table(BindTable { src, dest: Some(text(&bind.dest, &bind.origin)?), optional: bind.optional }))
+    let dest = Some(text(&bind.dest, &bind.origin)?);
+    Ok(PathOr::Table(BindTable { src, dest, optional: bind.optional, overlay: bind.overlay }))
 }
 
 fn tmpfs(tmpfs: &Tmpfs) -> Result<PathOr<TmpfsTable>, PolicyError> {

@@ -43,6 +43,8 @@ enum Judgement {
     Fatal,
     /// The launch goes on, for this reason.
     Harmless(&'static str),
+    /// The launch goes on, for this reason, and says so.
+    Told(&'static str),
     /// This errno is no failure, for this reason; all others are fatal.
     Answer(Errno, &'static str),
     /// The kernel knows no failure of it, so none is tried.
@@ -50,7 +52,7 @@ enum Judgement {
     /// It asks what the kernel has, and these answers all say that it has not.
     Question,
 }
-use Judgement::{Answer, Fatal, Harmless, Infallible, Question};
+use Judgement::{Answer, Fatal, Harmless, Infallible, Question, Told};
 
 const fn fatal(name: &'static str) -> Call {
     Call(name, Fatal)
@@ -59,6 +61,8 @@ const fn fatal(name: &'static str) -> Call {
 const CLOSE: Call = Call("close", Harmless("close(2) frees the descriptor even where it fails"));
 const UMASK: Call = Call("umask", Infallible);
 const FSCONFIG: Call = fatal("fsconfig");
+
+const AGAIN: &str = "the launch is begun again, with plain binds in the overlay's stead";
 
 /// What init does before its first step.
 const PREAMBLE: &[Call] = &[UMASK, CLOSE, CLOSE];
@@ -90,11 +94,17 @@ fn calls(step: &Step) -> Vec<Call> {
             calls.extend(ATTACH);
             calls
         }
-        Step::Mount { options, .. } => {
+        Step::Mount { filesystem, options, .. } => {
             let mut calls = all(&["fsopen"]);
             calls.extend(options.iter().map(|_| FSCONFIG));
             calls.extend([FSCONFIG, fatal("fsmount"), CLOSE]);
             calls.extend(ATTACH);
+            if filesystem.to_bytes() == b"overlay" {
+                let again = Told(AGAIN);
+                // The workspace's has no stead.
+                let is_writable = options.iter().any(|(key, _)| key.to_bytes() == b"upperdir");
+                calls.iter_mut().filter(|_| !is_writable).for_each(|call| call.1 = again);
+            }
             calls
         }
         Step::Cover { inode, .. } => {
@@ -104,7 +114,7 @@ fn calls(step: &Step) -> Vec<Call> {
             calls.extend(ATTACH);
             calls
         }
-        Step::MakeWhiteout { .. } => all(&["mknodat"]),
+        Step::MakeWhiteout { .. } => vec![Call("mknodat", Told(AGAIN))],
         Step::MustBe { .. } => vec![fatal("openat2"), fatal("fstat"), CLOSE],
         Step::Seal { .. } => all(&["mount_setattr"]),
         Step::Detach { .. } => all(&["umount2"]),
@@ -196,7 +206,7 @@ const LAUNCHERS: [&str; 10] = [
 ];
 
 /// System calls by number, under the names that messages use.
-const NAMES: [(i64, &str); 55] = [
+const NAMES: [(i64, &str); 57] = [
     (libc::SYS_brk, "brk"),
     (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
@@ -251,6 +261,8 @@ const NAMES: [(i64, &str); 55] = [
     (libc::SYS_symlinkat, "symlinkat"),
     (libc::SYS_umask, "umask"),
     (libc::SYS_umount2, "umount2"),
+    (libc::SYS_mknodat, "mknodat"),
+    (libc::SYS_unlinkat, "unlinkat"),
     (libc::SYS_write, "write"),
 ];
 
@@ -266,6 +278,9 @@ struct Scenario {
     terminal: bool,
     by_root: bool,
 }
+
+/// What the provider touches.
+const MARKER: &str = "own/a/marker";
 
 const POLICY: &str = r#"version = 1
 [cell]
@@ -289,7 +304,7 @@ access = "read-only"
 impl Scenario {
     fn new(options: &[&str]) -> Option<Scenario> {
         let site = Site::new()?;
-        for name in ["own", "bin", "channel", "work", "reports"] {
+        for name in ["own", "own/a", "bin", "channel", "work", "reports"] {
             site.directory(name);
         }
         site.file("channel/activity.lock", "", 0o600);
@@ -330,7 +345,7 @@ impl Scenario {
 
     /// Touches a file that shows that it ran.
     fn provider(&self) -> [String; 2] {
-        ["/usr/bin/touch".to_owned(), self.site.text("own/marker")]
+        ["/usr/bin/touch".to_owned(), self.site.text(MARKER)]
     }
 
     fn command(&self) -> Command {
@@ -438,7 +453,7 @@ impl Scenario {
     }
 
     fn ran(&self) -> bool {
-        fs::remove_file(self.site.path("own/marker")).is_ok()
+        fs::remove_file(self.site.path(MARKER)).is_ok()
     }
 
     /// Every path below the site.
@@ -490,7 +505,7 @@ impl Scenario {
         let Call(call, judgement) = point.call;
         let stage = match (&point.step, judgement) {
             (_, Infallible) => return Ok(()),
-            (_, Harmless(why)) => Err(why),
+            (_, Harmless(why) | Told(why)) => Err(why),
             (_, Answer(answer, why)) if answer == errno => Err(why),
             // What the call had to show is missing.
             (Some(Step::WaitAtGate), _) if call == "openat" => Ok("evidence"),
@@ -501,7 +516,9 @@ impl Scenario {
             Ok(stage) => stage,
             Err(why) => {
                 check(run.status.success() && ran, &format!("fatal, but {why}"))?;
-                return check(stderr.is_empty(), &format!("spoken of, but {why}"));
+                let told = stderr.ends_with("is built without an overlay\n");
+                let is_right = if matches!(judgement, Told(_)) { told } else { stderr.is_empty() };
+                return check(is_right, &format!("what is said, as {why}"));
             }
         };
         check(!ran, "the provider has run")?;
@@ -657,6 +674,30 @@ fn a_provider_may_let_go_of_its_terminal() {
     command.args(["run", "--", "sh", "-c", script]);
     let output = command.stdin(pair.slave).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_launch_with_hidden_paths_can_fail() {
+    let scenario = || {
+        let scenario = Scenario::new(&[])?;
+        let site = &scenario.site;
+        for name in
+            ["instance", "instance/runs", "instance/runs/a", "instance/db", "shared", "shared/x", "around"]
+        {
+            site.directory(name);
+        }
+        site.directory("around/work");
+        site.file("around/work/.envrc", "", 0o600);
+        let policy = POLICY
+            .replace("ro_bind = [\"bin\"]", "ro_bind = [\"bin\", \"instance\"]\nbind = [\"shared\"]")
+            .replace("[run]\n", "[run]\nhide = [\"instance/runs\", \"instance/db\", \"shared/x\", \"own\", \"made\"]\n")
+            .replace("\"own\", {", "\"own/a\", \"instance/runs/a\", {")
+            .replace("dir = \"work\"\naccess = \"read-only\"", "dir = \"around/work\"\nprotect = [\".envrc\", \".git/hooks/\"]\nprotect_missing = \"overlay\"")
+            .replace("[channel]", "create = [\"instance/runs/a/made\"]\n[channel]");
+        site.file("policy.toml", policy, 0o600);
+        Some(scenario)
+    };
+    try_all(scenario, |point| point.step.as_ref().map(Step::stage) == Some(Stage::Mounts));
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod inject;
 mod isolation;
 mod layers;
 mod lifecycle;
+mod lint;
 mod own_filter;
 mod plan;
 mod policy;

@@ -11,7 +11,7 @@ use cellblock::plan::landlock::rights;
 use cellblock::plan::{self, Plan, Request, Step};
 use cellblock::policy::{
     Access, Bind, Channel, Entry, Expose, ExposeKind, Layer, LockAccess, Mode, NetworkMode, Origin, Policy,
-    System, Tmpfs, Workspace,
+    Protect, ProtectMissing, System, Tmpfs, Workspace,
 };
 use cellblock::sys::fd::Identity;
 use cellblock::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
@@ -40,7 +40,7 @@ fn origin() -> Origin {
 }
 
 fn view(src: &str, dest: &str) -> Bind {
-    Bind { src: src.into(), dest: dest.into(), optional: false, origin: origin() }
+    Bind { src: src.into(), dest: dest.into(), optional: false, overlay: false, origin: origin() }
 }
 
 fn memory(path: &str, size: Option<u64>) -> Tmpfs {
@@ -59,12 +59,13 @@ fn entries(paths: &[&str]) -> Vec<Entry> {
 /// A host that has what the policy names: a name's first letter tells the kind,
 /// and `g…` is gone.
 fn host(policy: &Policy) -> Host {
+    let inodes = std::cell::Cell::new(0);
     let found = |kind| {
-        let (device, inode) = (1, 1);
-        let identity = Identity { device, inode };
+        inodes.set(inodes.get() + 1);
+        let identity = Identity { device: 1, inode: inodes.get() };
         Lookup::Found(File { identity, kind, is_on_proc: false, mode: 0o755, owner: 1000 })
     };
-    let look_up = |path: &Path| match path.file_name().unwrap().as_encoded_bytes()[0] {
+    let look_up = |path: &Path| match path.file_name().unwrap_or("/".as_ref()).as_encoded_bytes()[0] {
         _ if path.starts_with("/dev") => found(Kind::Device),
         b'f' => found(Kind::File),
         b'p' => found(Kind::Fifo),
@@ -403,7 +404,9 @@ prop_compose! {
     fn any_policy()(
         filesystem in filesystem(),
         channel in channel(),
-        workspace in prop::option::of((path(), path(), any::<bool>())),
+        workspace in prop::option::of((path(), path(), any::<bool>(), any::<bool>())),
+        protect in some(prop::sample::select(&["b", "b/c", "f", "g", "b/g"][..]), 2),
+        hide in some(prop::option::weighted(0.3, path()), 2),
         nested in any::<bool>(),
         on_host in any::<bool>(),
         without in some(prop::sample::select(
@@ -411,14 +414,18 @@ prop_compose! {
     ) -> Policy {
         let mut policy = filesystem;
         policy.channel = channel;
-        policy.workspace = workspace.map(|(dir, at, read_only)| Workspace {
+        policy.workspace = workspace.map(|(dir, at, read_only, overlay)| Workspace {
             dir: dir.into(),
             at: at.into(),
             access: if read_only { Access::ReadOnly } else { Access::ReadWrite },
-            protect: Vec::new(),
-            protect_missing: Default::default(),
+            protect: protect
+                .iter()
+                .map(|path| Protect { path: path.into(), is_directory: false, origin: origin() })
+                .collect(),
+            protect_missing: if overlay { ProtectMissing::Overlay } else { ProtectMissing::Sweep },
             origin: origin(),
         });
+        policy.run.hide = entries(&hide.into_iter().flatten().collect::<Vec<_>>());
         if nested {
             policy.mode = Mode::Nested;
         }
@@ -445,15 +452,20 @@ proptest! {
         by_root in any::<bool>(),
         gate in any::<bool>(),
         terminal in any::<bool>(),
+        without_overlay in any::<bool>(),
     ) {
         let mut host = host(&policy);
+        if without_overlay {
+            refuse_overlays(&policy, &mut host);
+        }
         host.landlock = abi;
         host.ids.started_by_root = by_root;
         let request = Request { gate, terminal, ..request() };
         // What does not fit is refused, with a place and a reason.
         match plan::build(&policy, &host, &request) {
             Ok(plan) => {
-                check_places(&plan, &host);
+                check_places(&plan, &policy, &host);
+                check_hidden(&plan, &policy);
                 check_attributes(&plan, &policy, &host);
                 check_order(&plan, gate);
                 check_rights(&plan, &policy);
@@ -462,6 +474,87 @@ proptest! {
             Err(error) => prop_assert!(error.what.starts_with("policy.toml:1: "), "{error}"),
         }
     }
+}
+
+/// As on a host whose kernel has no overlay: each view is built of what is in it.
+fn refuse_overlays(policy: &Policy, host: &mut Host) {
+    let mut places: Vec<PathBuf> = policy.filesystem.ro_bind.iter().map(|bind| bind.dest.clone()).collect();
+    places.extend(policy.workspace.iter().map(|workspace| workspace.at.clone()));
+    places.extend(policy.channel.iter().map(|channel| channel.dir.clone()));
+    host.without_overlay = places;
+    for directory in plan::to_list(policy, host) {
+        let named = host.files.keys().filter(|path| path.parent() == Some(&directory));
+        let names = named.filter_map(|path| path.file_name()).map(Into::into).collect();
+        host.listings.insert(directory, names);
+    }
+}
+
+/// The overlays: where the view that each shows is put together, and its place.
+fn overlays(plan: &Plan) -> BTreeMap<PathBuf, PathBuf> {
+    let overlay = |step: &Step| match step {
+        Step::Mount { options, path, .. } => {
+            let (_, layers) = options.iter().find(|(key, _)| key.to_bytes() == b"lowerdir")?;
+            let layers = layers.to_string();
+            let over = layers.split(':').next().unwrap();
+            Some((Path::new("/").join(over).with_file_name("view"), place(path)))
+        }
+        _ => None,
+    };
+    plan.init.iter().filter_map(overlay).collect()
+}
+
+/// No view shows what is hidden: something else is mounted there or above it, or
+/// an overlay has a whiteout there or above it.
+fn check_hidden(plan: &Plan, policy: &Policy) {
+    let mounted: BTreeSet<PathBuf> = plan
+        .init
+        .iter()
+        .filter_map(|step| match step {
+            Step::Bind { path, .. } | Step::Mount { path, .. } | Step::Cover { path, .. } => {
+                Some(place(path))
+            }
+            _ => None,
+        })
+        .collect();
+    let whiteouts: BTreeSet<PathBuf> = plan
+        .init
+        .iter()
+        .filter_map(|step| match step {
+            Step::MakeWhiteout { path } => Some(place(path)),
+            _ => None,
+        })
+        .collect();
+    let overlays = overlays(plan);
+    let own = policy.run.expose.iter().map(|expose| expose.path.clone());
+    let own = own.chain(policy.channel.iter().map(|channel| channel.dir.clone()));
+    let own: Vec<PathBuf> =
+        own.chain(policy.workspace.iter().map(|workspace| workspace.dir.clone())).collect();
+    for step in &plan.init {
+        let Step::Bind { source, path, .. } = step else { continue };
+        let (source, shown) = (PathBuf::from(source.to_string()), place(path));
+        for hidden in &policy.run.hide {
+            if source.starts_with(&hidden.path) {
+                let is_own = own.iter().any(|own| source.starts_with(own));
+                let of_the_channel = policy.channel.as_ref().is_some_and(|channel| {
+                    channel.read_only.iter().chain(&channel.execute).any(|entry| entry.path == source)
+                });
+                assert!(is_own || of_the_channel, "{step} is hidden\n{plan}");
+                continue;
+            }
+            let Ok(below) = hidden.path.strip_prefix(&source) else { continue };
+            let parts = || below.ancestors().filter(|part| *part != Path::new(""));
+            let (over, at) = match overlays.get(&shown) {
+                Some(at) => (Some(shown.with_file_name("over")), at),
+                // The parent of a workspace's overlay is taken away again.
+                None if shown.starts_with("/scratch") => continue,
+                None => (None, &shown),
+            };
+            let white = over.is_some_and(|over| parts().any(|part| whiteouts.contains(&over.join(part))));
+            let covered = parts().any(|part| mounted.contains(&at.join(part)));
+            assert!(white || covered, "{step} shows {}\n{plan}", hidden.path.display());
+        }
+    }
+    assert_eq!(plan.hidden.is_empty(), policy.run.hide.is_empty());
 }
 
 /// What stands at a place while the tree is built.
@@ -480,7 +573,8 @@ fn place(path: &plan::Text) -> PathBuf {
 
 /// Every place is made or found before something is made or mounted there, and
 /// nothing is made by name in a view of the host.
-fn check_places(plan: &Plan, host: &Host) {
+fn check_places(plan: &Plan, policy: &Policy, host: &Host) {
+    let workspace = policy.workspace.as_ref().map(|workspace| workspace.dir.clone()).unwrap_or_default();
     let mut tree = BTreeMap::from([(PathBuf::from("/"), Stands::Directory)]);
     let holder = |tree: &BTreeMap<PathBuf, Stands>, place: &Path| {
         let above = place.ancestors().skip(1);
@@ -496,14 +590,43 @@ fn check_places(plan: &Plan, host: &Host) {
                 let source = source.to_string().into();
                 (path, Stands::View { source })
             }
+            Step::Mount { path, options, .. }
+                if options.iter().any(|(key, _)| key.to_bytes() == b"lowerdir") =>
+            {
+                let (_, layers) = &options[0];
+                let over = place(&plan::Text::new(layers.to_string().split(':').next().unwrap()).unwrap());
+                let view = over.with_file_name("view");
+                // What the upper layer has is there too.
+                let upper: Vec<PathBuf> =
+                    tree.keys().filter_map(|made| made.strip_prefix(&over).ok()).map(Into::into).collect();
+                let source = match tree.get(&view) {
+                    Some(Stands::View { source }) => source.clone(),
+                    _ => workspace.clone(),
+                };
+                for below in upper.iter().filter(|below| **below != Path::new("")) {
+                    if host.file(&source.join(below)) == Lookup::Missing {
+                        tree.insert(place(path).join(below), Stands::Directory);
+                    }
+                }
+                (path, Stands::View { source })
+            }
             Step::Mount { path, filesystem, .. } => {
                 let filesystem = filesystem.to_string();
                 (path, Stands::Fresh { filesystem })
             }
             Step::Cover { path, source, .. } => {
-                let source = place(source);
-                assert!(tree.contains_key(&source) || source.starts_with("/proc"), "{step}");
-                assert_eq!(holder(&tree, &place(path)).0, Path::new("/proc"), "{step}");
+                let (source, place) = (place(source), place(path));
+                let over_itself = source == place;
+                let is_mask = source == Path::new("/dev/null");
+                assert!(tree.contains_key(&source) || source.starts_with("/proc") || over_itself, "{step}");
+                let around = holder(&tree, &place);
+                let in_a_view = matches!(around.1, Stands::View { .. });
+                let fits = around.0 == Path::new("/proc") || (in_a_view && (over_itself || is_mask));
+                assert!(fits, "{step} in {around:?}");
+                continue;
+            }
+            Step::Detach { path } | Step::RemoveDirectory { path } => {
+                tree.retain(|other, _| !other.starts_with(place(path)));
                 continue;
             }
             _ => continue,
@@ -543,16 +666,32 @@ fn check_places(plan: &Plan, host: &Host) {
 /// No view brings a device or a set-user-id program, and what was asked for
 /// read-only is.
 fn check_attributes(plan: &Plan, policy: &Policy, host: &Host) {
-    let binds: BTreeMap<PathBuf, (PathBuf, Attributes)> = plan
+    let mut binds: BTreeMap<PathBuf, (PathBuf, Attributes)> = plan
         .init
         .iter()
         .filter_map(|step| match step {
             Step::Bind { source, path, attributes, .. } => {
                 Some((place(path), (source.to_string().into(), *attributes)))
             }
+            Step::Cover { source, path, attributes, .. } if source == path => {
+                Some((place(path), (place(source), *attributes | NO_SUID | NO_DEV)))
+            }
             _ => None,
         })
         .collect();
+    for (view, at) in overlays(plan) {
+        let shown = match binds.remove(&view) {
+            Some(shown) => shown,
+            // The workspace's, which is the upper layer.
+            None => {
+                let around = &binds.remove(&view.with_file_name("around")).unwrap();
+                let workspace = policy.workspace.as_ref().unwrap();
+                assert_eq!(Some(&*around.0), workspace.dir.parent());
+                (workspace.dir.clone(), around.1)
+            }
+        };
+        binds.insert(at, shown);
+    }
     for (place, (_, attributes)) in &binds {
         let needed = match place.starts_with("/dev") {
             true => NO_SUID | NO_EXEC,
@@ -567,6 +706,10 @@ fn check_attributes(plan: &Plan, policy: &Policy, host: &Host) {
         }
     }
     let asked = |place: &Path, source: &Path, read_only: bool| {
+        if !binds.contains_key(place) && host.without_overlay.iter().any(|other| place.starts_with(other)) {
+            // Built of what is in it.
+            return;
+        }
         let (found, attributes) = &binds[place];
         assert_eq!((&**found, attributes & READ_ONLY != 0), (source, read_only), "{place:?}");
     };
@@ -721,7 +864,7 @@ fn check_mode(plan: &Plan, policy: &Policy, host: &Host) {
         .init
         .iter()
         .filter_map(|step| match step {
-            Step::Cover { path, .. } => Some(path.to_string()),
+            Step::Cover { path, .. } if path.to_bytes().starts_with(b"proc/") => Some(path.to_string()),
             _ => None,
         })
         .collect();

@@ -233,6 +233,14 @@ fn views(tree: &Tree) -> Vec<View> {
             is_writable: attributes & READ_ONLY == 0,
             node: node.clone(),
         }),
+        // One that is to be without a name, which may have something to hide too.
+        Content::Overlay { source, file, .. } => Some(View {
+            place: place.clone(),
+            source: source.clone(),
+            file: *file,
+            is_writable: false,
+            node: node.clone(),
+        }),
         Content::Stubs { source, file, .. } => Some(View {
             place: place.clone(),
             source: source.clone(),

@@ -406,12 +406,29 @@ impl<'a> Tree<'a> {
                 }
                 Kind::Directory | Kind::File | Kind::Socket => {}
             }
-            self.put(&entry.dest, bind(&entry.src, file, attributes), grant, &entry.origin)?;
+            let content = match entry.overlay {
+                true => self.overlay(&entry.src, file, &entry.dest, &entry.origin)?,
+                false => bind(&entry.src, file, attributes),
+            };
+            self.put(&entry.dest, content, grant, &entry.origin)?;
         }
         for entry in &filesystem.tmpfs {
             self.put(&entry.path, tmpfs(entry.size, 0o1777, VIEW), Grant::ReadWrite, &entry.origin)?;
         }
         Ok(())
+    }
+
+    /// A read-only view that the mount table does not name the source of.
+    fn overlay(&self, source: &Path, file: File, place: &Path, origin: &Origin) -> Result<Content, Error> {
+        if file.kind != Kind::Directory {
+            return Err(wrong_kind(source, file.kind, "a directory for an overlay", origin));
+        }
+        if self.host.without_overlay.iter().any(|other| other == place) {
+            return Err(at(origin, format!("the kernel refuses an overlay of {}", source.display()))
+                .cause("something is mounted below it, or its file system cannot be a layer")
+                .remedy("show what is mounted there by an entry of its own, or leave `overlay` out"));
+        }
+        Ok(Content::Overlay { source: source.to_owned(), file, upper: Default::default() })
     }
 
     /// A source, which must be there and be reached through no symbolic link.

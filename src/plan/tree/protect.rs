@@ -42,7 +42,10 @@ impl Tree<'_> {
             Access::ReadWrite => (VIEW, Grant::ReadWrite),
         };
         let stubs = self.stubs(workspace);
-        let content = if stubs.is_empty() {
+        let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+        let content = if by_overlay && workspace.access == Access::ReadOnly {
+            self.overlay(&workspace.dir, dir, &workspace.at, &workspace.origin)?
+        } else if stubs.is_empty() {
             bind(&workspace.dir, dir, attributes)
         } else {
             let [parent, work] = beside(workspace).expect("a view is below /");

@@ -1,0 +1,226 @@
+//! `cellblock policy check`: known ways out of a cell that a policy leaves open.
+//!
+//! [`lint`] looks at a policy and at [`Facts`] alone. It goes by paths: what it
+//! names is there, and what it does not name may be there all the same.
+
+mod facts;
+mod files;
+mod places;
+mod service;
+mod views;
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use facts::{Facts, HarnessDirectory, Listener, Role};
+pub use service::{Service, Socket};
+
+use crate::error::Error;
+use crate::policy::secret::looks_secret;
+use crate::policy::{Layer, Mode, NetworkMode, Policy};
+
+/// One known way out of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// Which kind, in a word that stays the same: `socket-in-view`.
+    pub name: &'static str,
+    /// The place in the policy, or the key.
+    pub origin: String,
+    /// What is open.
+    pub what: String,
+    /// Why that matters.
+    pub why: String,
+    /// What to write or do instead.
+    pub remedy: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Warning { name, origin, what, why, remedy } = self;
+        Error::new(name, format!("{origin}: {what}")).cause(why).remedy(remedy).fmt(f)
+    }
+}
+
+/// What `policy check --json` prints.
+#[derive(Debug, Serialize)]
+pub struct Report<'a> {
+    /// The format of this document.
+    pub version: u32,
+    /// Whether there is no warning.
+    pub ok: bool,
+    /// The warnings.
+    pub warnings: &'a [Warning],
+}
+
+impl Report<'_> {
+    /// With the version of today.
+    pub fn new(warnings: &[Warning]) -> Report<'_> {
+        Report { version: 1, ok: warnings.is_empty(), warnings }
+    }
+}
+
+/// The ways out that are known, those of files first.
+pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
+    let mut warnings = files::warnings(policy, facts);
+    warnings.extend(in_hosts_network(policy).then(|| network(policy, facts)).into_iter().flatten());
+    warnings.extend(groups(facts));
+    warnings.extend(secrets(policy));
+    warnings.extend(nested(policy));
+    warnings.extend(layers(policy));
+    warnings
+}
+
+fn warning(
+    name: &'static str,
+    origin: impl fmt::Display,
+    what: impl Into<String>,
+    why: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Warning {
+    Warning { name, origin: origin.to_string(), what: what.into(), why: why.into(), remedy: remedy.into() }
+}
+
+fn in_hosts_network(policy: &Policy) -> bool {
+    policy.network.mode == NetworkMode::Host || policy.require.without.contains(&Layer::Network)
+}
+
+fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
+    let origin = match policy.network.mode {
+        NetworkMode::Host => "network.mode",
+        NetworkMode::None => "require.without",
+    };
+    let on_loopback =
+        |listener: &&Listener| listener.address.is_loopback() || listener.address.is_unspecified();
+    let listeners: Vec<String> =
+        facts.listeners.iter().filter(on_loopback).map(Listener::to_string).collect();
+    let listening = (!listeners.is_empty()).then(|| {
+        warning(
+            "loopback-listener",
+            origin,
+            format!("in the host's network the cell reaches {}", listed(&listeners)),
+            "what listens on loopback often trusts whoever can connect, the harness's own server among it",
+            "leave the network at `none`, or let these ask for a secret that the cell does not have",
+        )
+    });
+    let metadata = facts.cloud.map(|cloud| {
+        warning(
+            "cloud-metadata",
+            origin,
+            format!("this is a machine of {cloud}, and the cell reaches its metadata at 169.254.169.254"),
+            "it gives the machine's own credentials to whoever asks",
+            "leave the network at `none`, or refuse that address to this user in the host's firewall",
+        )
+    });
+    listening.into_iter().chain(metadata).collect()
+}
+
+fn groups(facts: &Facts) -> Option<Warning> {
+    let kept: Vec<&str> =
+        places::GROUPS.into_iter().filter(|name| facts.groups.iter().any(|group| group == name)).collect();
+    (!kept.is_empty()).then(|| {
+        warning(
+            "group-keeps-power",
+            "caller",
+            format!("the cell stays in {} {}", plural(&kept, "the group", "the groups"), kept.join(", ")),
+            "a user namespace lets nobody drop a group: files and sockets of a view that are open to the group \
+             are open to the cell",
+            "start as root with --run-as UID:GID, which drops all groups but that one, or from an account in \
+             none of these",
+        )
+    })
+}
+
+fn secrets(policy: &Policy) -> Vec<Warning> {
+    let environment = &policy.environment;
+    let passed: Vec<&str> = environment.pass.iter().map(String::as_str).collect();
+    let set: Vec<&str> = environment.set.keys().map(String::as_str).collect();
+    [("environment.pass", passed), ("environment.set", set)]
+        .into_iter()
+        .filter_map(|(origin, mut names)| {
+            names.retain(|name| looks_secret(name));
+            let (are, them) = (plural(&names, "is", "are"), plural(&names, "it", "them"));
+            (!names.is_empty()).then(|| {
+                warning(
+                    "secret-variable",
+                    origin,
+                    format!("{} {are} in the provider's environment", names.join(", ")),
+                    format!(
+                        "everything in the cell can read {them}, and send {them} wherever it can write or connect"
+                    ),
+                    "give the run a secret of its own that may do little and not for long, or none",
+                )
+            })
+        })
+        .collect()
+}
+
+fn nested(policy: &Policy) -> Option<Warning> {
+    (policy.mode == Mode::Nested).then(|| {
+        warning(
+            "nested-mode",
+            "mode",
+            "the cell may make user namespaces and mounts, and Landlock grants on no file",
+            "in a namespace of its own a process has every capability over a kernel that trusts it there; a \
+             channel's lock can be opened and locked, and its FIFO read",
+            "write `mode = \"sealed\"` and switch the provider's own sandbox off",
+        )
+    })
+}
+
+fn layers(policy: &Policy) -> Vec<Warning> {
+    let require = &policy.require;
+    let off = require.without.iter().map(|&layer| {
+        let what = format!("the layer {} is turned off", layer.name());
+        warning("layer-off", "require.without", what, not_held(layer), "take it out of `without`")
+    });
+    let optional =
+        require.allow_missing.iter().filter(|layer| !require.without.contains(layer)).map(|&layer| {
+            let what = format!("a host without the layer {} runs the cell all the same", layer.name());
+            warning(
+                "layer-optional",
+                "require.allow_missing",
+                what,
+                not_held(layer),
+                "take it out of `allow_missing`",
+            )
+        });
+    off.chain(optional).collect()
+}
+
+/// What is open without a layer.
+fn not_held(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Landlock => {
+            "without it a channel's lock can be opened and locked and its FIFO read, directories that lead to a \
+             view can be listed, and nothing stands behind the mounts"
+        }
+        Layer::LandlockScope => {
+            "without it a cell in the host's network reaches abstract sockets of the host"
+        }
+        Layer::Seccomp => {
+            "without it nothing refuses io_uring, userfaultfd, vsock and 32-bit calls, and set-id files can be \
+             left behind"
+        }
+        Layer::Network => "without it the cell reaches every port and abstract socket of the host",
+        Layer::Cgroup => "without it /proc/self/cgroup names the host's cgroup, and often the job",
+    }
+}
+
+/// Some of many, with the number of the others.
+fn listed(names: &[String]) -> String {
+    const SOME: usize = 8;
+    match names.len() {
+        0..=SOME => names.join(", "),
+        count => format!("{} and {} more", names[..SOME].join(", "), count - SOME),
+    }
+}
+
+fn listed_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> String {
+    listed(&paths.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
+}
+
+fn plural<'a, T>(of: &[T], one: &'a str, many: &'a str) -> &'a str {
+    if of.len() == 1 { one } else { many }
+}
