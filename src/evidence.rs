@@ -214,12 +214,19 @@ impl Report {
     /// report of its own there.
     pub fn refuse_inside(&self, plan: &Plan) -> Result<(), Error> {
         let above = self.ancestors().map_err(|errno| self.failed(&errno.into()))?;
+        let detached = plan.init.iter().find_map(|step| match step {
+            Step::Detach { path } => Some(path.to_bytes()),
+            _ => None,
+        });
+        let stays = |path: &CStr| detached.is_none_or(|gone| !path.to_bytes().starts_with(gone));
         let writable = plan.init.iter().find_map(|step| match step {
-            Step::Bind { source, identity: Some(identity), attributes, .. }
-                if attributes & READ_ONLY == 0 =>
+            Step::Bind { source, identity: Some(identity), path, attributes, .. }
+                if attributes & READ_ONLY == 0 && stays(path) =>
             {
                 above.contains(identity).then(|| source.to_string())
             }
+            // The upper layer of a workspace's overlay.
+            Step::MustBe { identity, .. } => above.contains(identity).then(|| "the workspace".to_owned()),
             _ => None,
         });
         match writable {

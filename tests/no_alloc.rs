@@ -243,6 +243,7 @@ fn policy(root: &Path) -> Policy {
         src: "/usr/lib".into(),
         dest: "/opt/lib".into(),
         optional: false,
+        overlay: false,
         origin: origin.clone(),
     }];
     policy.filesystem.tmpfs = vec![Tmpfs { path: "/opt/scratch".into(), size: None, origin }];

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -140,13 +140,13 @@ fn launch(
         let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
         if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
             tracing::info!("{failed}");
-            // Standard error takes what it can; the report's notes have it too.
-            let _ = writeln!(std::io::stderr(), "cellblock: {} is built without an overlay", place.display());
-            plan = without_overlay(&launch, &mut host, place).map_err(|error| Error {
+            plan = without_overlay(&launch, &mut host, &place).map_err(|error| Error {
                 cause: error.cause,
                 remedy: error.remedy,
                 ..failed.clone()
             })?;
+            // Standard error takes what it can; the report's notes have it too.
+            let _ = writeln!(std::io::stderr(), "cellblock: {} is built without an overlay", place.display());
             continue;
         }
         let error = failed.map(|(_, error)| error).or(ended.refused.clone());
@@ -158,9 +158,9 @@ fn launch(
 }
 
 /// Plans again, for a kernel that refuses the overlay at `place`.
-fn without_overlay(launch: &Launch, host: &mut Host, place: PathBuf) -> Result<Plan, Error> {
+fn without_overlay(launch: &Launch, host: &mut Host, place: &Path) -> Result<Plan, Error> {
     let Launch { policy, options, request, .. } = *launch;
-    host.without_overlay.push(place);
+    host.without_overlay.push(place.to_owned());
     ids::as_run(options.ids, || {
         host.list(plan::to_list(policy, host));
         plan::build(policy, host, request)

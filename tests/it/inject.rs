@@ -103,7 +103,8 @@ fn calls(step: &Step) -> Vec<Call> {
                 let again = Told(AGAIN);
                 // The workspace's has no stead.
                 let is_writable = options.iter().any(|(key, _)| key.to_bytes() == b"upperdir");
-                calls.iter_mut().filter(|_| !is_writable).for_each(|call| call.1 = again);
+                let fatal = |call: &&mut Call| !is_writable && matches!(call.1, Fatal);
+                calls.iter_mut().filter(fatal).for_each(|call| call.1 = again);
             }
             calls
         }
