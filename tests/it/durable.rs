@@ -1,6 +1,7 @@
 //! What the cell wrote is on the host, however the run ends; and it is nowhere
 //! else.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::AsRawFd;
@@ -16,6 +17,8 @@ use crate::cell::{PROBE, probe_program};
 use crate::snapshot::{Snapshot, is_as_before, snapshot};
 use crate::user::{self, User, end, eventually};
 
+/// Who is killed.
+const VICTIMS: [&str; 4] = ["nobody", "provider", "init", "launcher"];
 /// How many lines must have been told of before the end comes.
 const LINES: usize = 200;
 
@@ -23,7 +26,7 @@ const LINES: usize = 200;
 ///
 /// ```text
 /// inst/runs/own     exposed          inst/traces/own   exposed, a file
-/// inst/data         bound to /data   inst/work         the workspace
+/// inst/data         bound to /data   inst/tree/work    the workspace
 /// inst/chan         a replaceable channel
 /// inst/runs/other, inst/traces/other, inst/other       not granted
 /// ```
@@ -46,10 +49,13 @@ impl Ground {
         // hold it open for writing.
         let copied = Command::new("cp").arg(probe_program()).arg(user.path("probe")).status();
         assert!(copied.is_ok_and(|status| status.success()), "cp");
-        for directory in ["runs/own", "runs/other", "traces", "data", "work/.git", "chan", "other/deep"] {
+        for directory in ["runs/own", "runs/other", "traces", "data", "tree/work/.git", "chan", "other/deep"]
+        {
             user.directory(&format!("inst/{directory}"));
         }
-        for file in ["runs/other/session", "traces/own", "traces/other", "other/deep/file", "work/README"] {
+        for file in
+            ["runs/other/session", "traces/own", "traces/other", "other/deep/file", "tree/work/README"]
+        {
             user.file(format!("inst/{file}"), "as it was\n");
         }
         for (file, content) in [("lock", ""), ("descriptor", "{}\n"), ("helper", "#!/bin/sh\n")] {
@@ -83,11 +89,12 @@ execute = ["helper"]
 replaceable = true
 
 [workspace]
-dir = "{root}/work"
+dir = "{root}/tree/work"
 "#,
                 probe = user.path("probe").display(),
             ),
         );
+        user.file("overlay.toml", "version = 1\n[workspace]\nprotect_missing = \"overlay\"\n");
         Some(Ground { user })
     }
 
@@ -102,7 +109,7 @@ dir = "{root}/work"
             place("runs/own", "runs/own/new", ""),
             place("traces/own", "traces/own", ""),
             place("data", "data/new", "/data/new"),
-            place("work", "work/new", "/work/new"),
+            place("tree/work", "tree/work/new", "/work/new"),
             place("chan", "chan/new", ""),
         ]
     }
@@ -124,11 +131,32 @@ dir = "{root}/work"
         Run { launcher, status: BufReader::new(status), said, lines: Vec::new() }
     }
 
-    /// All but what is granted.
-    fn around(&self) -> Snapshot {
-        let granted: Vec<PathBuf> = self.places().into_iter().map(|place| place.granted).collect();
-        let except: Vec<_> = granted.iter().map(PathBuf::as_path).collect();
-        snapshot(self.user.path("inst").parent().expect("a directory"), &except)
+    /// All but what is granted, and this.
+    fn around(&self, besides: &[&str]) -> Snapshot {
+        let mut except: Vec<PathBuf> = self.places().into_iter().map(|place| place.granted).collect();
+        except.extend(besides.iter().map(|name| self.user.path("inst").join(name)));
+        let except: Vec<_> = except.iter().map(PathBuf::as_path).collect();
+        snapshot(&self.user.path(""), &except)
+    }
+
+    /// Ends a journal by the death of one process, or lets it come to its end.
+    fn end(&self, options: &[&str], victim: &str, what: &str) {
+        let rounds = if victim == "nobody" { "1000" } else { "100000000" };
+        let mut run = self.start(options, rounds);
+        let (init, provider) = run.pids();
+        run.read(LINES);
+        let pid = match victim {
+            "provider" => provider.expect("init has a child"),
+            "init" => init,
+            _ => run.launcher.id() as i32,
+        };
+        if victim != "nobody" {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal");
+        }
+        run.rest();
+        end(&mut run.launcher);
+        eventually("the cell ends", || user::state(init).is_none().then_some(()));
+        self.has(&run.lines, what);
     }
 
     /// Asserts that all that was told of is on the host, whole, and removes it.
@@ -202,31 +230,36 @@ impl Run {
 #[test]
 fn a_write_that_has_returned_outlives_every_end() {
     let Some(ground) = Ground::new() else { return };
-    let before = ground.around();
+    let before = ground.around(&[]);
     for options in [&[][..], &["--mode", "nested"], &["--without", "landlock"]] {
-        for victim in ["nobody", "provider", "init", "launcher"] {
+        for victim in VICTIMS {
             let what = format!("{victim} is killed, {options:?}");
-            let rounds = if victim == "nobody" { "1000" } else { "100000000" };
-            let mut run = ground.start(options, rounds);
-            let (init, provider) = run.pids();
-            run.read(LINES);
-            let pid = match victim {
-                "provider" => provider.expect("init has a child"),
-                "init" => init,
-                _ => run.launcher.id() as i32,
-            };
-            if victim != "nobody" {
-                kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal");
-            }
-            run.rest();
-            end(&mut run.launcher);
-            eventually("the cell ends", || user::state(init).is_none().then_some(()));
-            ground.has(&run.lines, &what);
-            is_as_before(&before, &ground.around(), &what);
+            ground.end(options, victim, &what);
+            is_as_before(&before, &ground.around(&[]), &what);
         }
     }
 }
 
+/// The overlay needs a directory beside the workspace, which it makes there.
+#[test]
+fn a_write_through_an_overlay_outlives_every_end_too() {
+    let Some(ground) = Ground::new() else { return };
+    let before = ground.around(&["tree"]);
+    // One whose launcher was killed leaves the directory, and the next takes it.
+    for victim in VICTIMS.into_iter().chain(["nobody"]) {
+        let what = format!("{victim} is killed");
+        ground.end(&["--policy", "overlay.toml"], victim, &what);
+        is_as_before(&before, &ground.around(&["tree"]), &what);
+        let left = fs::read_dir(ground.user.path("inst/tree")).expect("a directory");
+        let left: BTreeSet<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();
+        let (workspace, overlay) = ("work".into(), ".work.cellblock-work".into());
+        let wanted = match victim {
+            "launcher" => BTreeSet::from([workspace, overlay]),
+            _ => BTreeSet::from([workspace]),
+        };
+        assert_eq!(left, wanted, "{what}");
+    }
+}
 #[test]
 fn what_the_cell_makes_where_nothing_is_granted_ends_with_it() {
     let Some(ground) = Ground::new() else { return };

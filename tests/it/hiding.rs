@@ -209,11 +209,18 @@ fn what_is_masked_cannot_be_moved_nor_uncovered() {
     );
     let state = instance.text("control-plane-state.json");
     let before = snapshot(&instance.path("data"), &[]);
+    let report = instance.root().join("report");
+    let report = report.to_str().expect("a path");
     for mode in ["sealed", "nested"] {
-        let words = ["run", "--mode", mode, "--bind", &inst, "--hide", &logs, "--hide", &state];
+        let words =
+            ["run", "--report", report, "--mode", mode, "--bind", &inst, "--hide", &logs, "--hide", &state];
         let words = [&words[..], &["--", "sh", "-c", &script]].concat();
         let output = instance.as_user(&words).output().expect("it starts");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{mode}");
+        let evidence = fs::read_to_string(report).expect("a report");
+        for name in [&logs, &state] {
+            assert!(evidence.contains(&format!("{name}: masked, and its name shows")), "{evidence}");
+        }
         // What is not hidden is the run's to remove.
         let kept = |name: &std::path::PathBuf| name.starts_with(&logs);
         let after = snapshot(&instance.path("data"), &[]);
