@@ -13,7 +13,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use thiserror::Error;
 
-use crate::policy::{Layer, Mode, NetworkMode};
+use crate::policy::{Layer, Mode, NetworkMode, profile};
 
 /// Seals one AI agent in a cell of its own.
 #[derive(Debug, Parser)]
@@ -57,6 +57,13 @@ pub enum PolicyCommand {
     Check(Box<CheckOptions>),
     /// Print the JSON Schema of a policy file.
     Schema,
+    /// Print a built-in profile as it was written, with its variables: a policy
+    /// file to begin one's own with.
+    Profile {
+        /// Which one.
+        #[arg(value_parser = PossibleValuesParser::new(profile::names()))]
+        name: String,
+    },
 }
 
 /// `cellblock run`.
@@ -150,7 +157,8 @@ pub struct CellOptions {
     /// Read the policy file FILE; a later one adds to a former one.
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     pub policy: Vec<PathBuf>,
-    /// Begin with the built-in profile NAME: codex, claude, opencode.
+    /// Begin with the built-in profile NAME: codex, claude, opencode, runner-instance
+    /// and what adds to it; `cellblock policy profile --help` has all.
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub profile: Vec<String>,
     /// Give `${NAME}` of the policy files a value; without one, the environment's.

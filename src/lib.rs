@@ -64,6 +64,9 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
             Ok(false) => return 1,
             result => result.map(drop),
         },
+        Command::Policy(PolicyCommand::Profile { name }) => {
+            print(policy::profile::find(&name).unwrap_or_default())
+        }
         Command::Policy(PolicyCommand::Schema) => print(&policy::schema::schema()),
         Command::Demo(options) => match demo::run(&options.without) {
             Ok(false) => return 1,

@@ -51,6 +51,8 @@ pub enum Problem {
     UndefinedVariable(String),
     #[error("`${{{0}}}` is empty")]
     EmptyVariable(String),
+    #[error("`${{{0}}}` is not one name")]
+    NotOneName(String),
     #[error("the environment has no `{0}`")]
     UndefinedEnvironment(String),
     #[error("`{0}` is no variable")]
@@ -154,7 +156,7 @@ impl PolicyError {
                     Some(known) => format!("did you mean `{known}`?"),
                     None => format!(
                         "use one of {}; a file is written with a `/` or ends in .toml",
-                        profile::NAMES.join(", ")
+                        profile::names().collect::<Vec<_>>().join(", ")
                     ),
                 });
             }
@@ -169,6 +171,9 @@ impl PolicyError {
             }
             Problem::EmptyVariable(_) => {
                 "give it a value; it is often a shell variable in quotes that is not set"
+            }
+            Problem::NotOneName(_) => {
+                "give it a value without `/` that is not `.` or `..`; only a variable that a path begins with may be a path"
             }
             Problem::UndefinedEnvironment(name) => {
                 return Some(format!("set {name} for the launcher, or give a value here"));

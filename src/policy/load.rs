@@ -61,7 +61,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn profile(&mut self, name: &str, from: &Origin) -> Result<(), PolicyError> {
         let Some(text) = profile::find(name) else {
-            let suggestion = closest(name, profile::NAMES);
+            let suggestion = closest(name, profile::names());
             let name = name.to_owned();
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
@@ -160,10 +160,10 @@ impl Source<'_> {
         let mut table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
         self.version(table.get_ref())?;
         for (section, value) in table.get_mut().iter_mut() {
-            // Anywhere else an empty value leaves more than was meant: of
-            // `runs/${run}` all runs.
-            let may_be_empty = section.get_ref().as_ref() == "environment";
-            self.expand(value, vars, may_be_empty)?;
+            // Anywhere else a value may leave more than was meant: of
+            // `runs/${run}` an empty one all runs, and `r1/keys` a part of another.
+            let free_text = section.get_ref().as_ref() == "environment";
+            self.expand(value, vars, free_text)?;
         }
         serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
     }
@@ -183,16 +183,11 @@ impl Source<'_> {
         }
     }
 
-    fn expand(
-        &self,
-        value: &mut Spanned<DeValue>,
-        vars: &Vars,
-        may_be_empty: bool,
-    ) -> Result<(), PolicyError> {
+    fn expand(&self, value: &mut Spanned<DeValue>, vars: &Vars, free_text: bool) -> Result<(), PolicyError> {
         let offset = value.span().start;
         match value.get_mut() {
             DeValue::String(text) => {
-                let expanded = vars.expand(text, may_be_empty);
+                let expanded = vars.expand(text, free_text);
                 let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
                 if let Some(expanded) = expanded {
                     *text = expanded.into();
@@ -200,12 +195,12 @@ impl Source<'_> {
             }
             DeValue::Array(values) => {
                 for value in values.iter_mut() {
-                    self.expand(value, vars, may_be_empty)?;
+                    self.expand(value, vars, free_text)?;
                 }
             }
             DeValue::Table(table) => {
                 for (_, value) in table.iter_mut() {
-                    self.expand(value, vars, may_be_empty)?;
+                    self.expand(value, vars, free_text)?;
                 }
             }
             _ => {}

@@ -43,9 +43,10 @@ impl<'a> Vars<'a> {
     ///
     /// # Errors
     ///
-    /// An undefined variable, one that is empty where `may_be_empty` does not
-    /// hold, or a dollar that begins no reference.
-    pub fn expand(&self, text: &str, may_be_empty: bool) -> Result<Option<String>, Problem> {
+    /// An undefined variable, or a dollar that begins no reference. But for
+    /// `free_text`, which is no path: an empty one, and one inside the text that
+    /// is not one name, as both lead elsewhere than the text says.
+    pub fn expand(&self, text: &str, free_text: bool) -> Result<Option<String>, Problem> {
         if !text.contains('$') {
             return Ok(None);
         }
@@ -63,8 +64,12 @@ impl<'a> Vars<'a> {
                 .and_then(|after| after.split_once('}'))
                 .ok_or_else(|| Problem::BadReference(format!("${after}")))?;
             let value = self.value(name)?;
-            if value.is_empty() && !may_be_empty {
+            if value.is_empty() && !free_text {
                 return Err(Problem::EmptyVariable(name.to_owned()));
+            }
+            let leads = expanded.is_empty();
+            if !leads && !free_text && !is_one_name(&value) {
+                return Err(Problem::NotOneName(name.to_owned()));
             }
             expanded.push_str(&value);
             rest = after;
@@ -95,6 +100,11 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(known)
 }
 
+/// Whether `value` stands for one entry of a directory, or a part of its name.
+fn is_one_name(value: &str) -> bool {
+    !value.contains('/') && value != "." && value != ".."
+}
+
 /// `text` as UTF-8.
 ///
 /// # Errors
@@ -123,7 +133,8 @@ mod tests {
     }
 
     fn expand(text: &str) -> Result<Option<String>, String> {
-        let flags = ["run=r2".into(), "dollar=${run}".into(), "HOME".into(), "empty=".into()];
+        let flags = ["run=r2", "dollar=${run}", "HOME", "empty=", "up=..", "here=.", "dots=..."];
+        let flags = flags.map(OsString::from);
         let vars = Vars::new(&flags, &env).unwrap();
         let message = |problem: Problem| problem.to_string();
         let strict = vars.expand(text, false).map_err(message);
@@ -138,7 +149,8 @@ mod tests {
         for (text, expanded) in [
             ("/a/${run}/b", "/a/r2/b"),
             ("${run}${run}", "r2r2"),
-            ("${HOME}/${env:HOME}", "/home/me//home/me"),
+            ("${HOME}/${run}", "/home/me/r2"),
+            ("${env:HOME}.${dots}", "/home/me...."),
             ("$$", "$"),
             ("$${run}", "${run}"),
             ("$$${run}$$", "$r2$"),
@@ -161,9 +173,21 @@ mod tests {
             ("x$", "`$` is no variable"),
             ("/a/${empty}", "`${empty}` is empty"),
             ("${env:EMPTY}", "`${env:EMPTY}` is empty"),
+            ("/a/${HOME}", "`${HOME}` is not one name"),
+            ("${run}${env:HOME}", "`${env:HOME}` is not one name"),
+            ("${HOME}/${up}", "`${up}` is not one name"),
+            ("/a/${here}/b", "`${here}` is not one name"),
         ] {
             assert_eq!(expand(text), Err(message.to_owned()), "{text}");
         }
+    }
+
+    #[test]
+    fn free_text_takes_any_value() {
+        let flags = ["path=/a/b".into(), "empty=".into()];
+        let vars = Vars::new(&flags, &env).unwrap();
+        let expanded = vars.expand("x${empty}:${path}", true).unwrap();
+        assert_eq!(expanded.as_deref(), Some("x:/a/b"));
     }
 
     #[test]

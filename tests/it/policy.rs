@@ -406,6 +406,20 @@ fn an_empty_variable_widens_nothing() {
     assert_eq!((&*set["A"], &*set["B"]), ("", ""));
 }
 
+#[test]
+fn a_variable_inside_a_path_is_one_name() {
+    let mut case = Case::new();
+    case.env.insert("RUN".into(), "r1/../r2".into());
+    case.file("p.toml", "version = 1\nrun.expose = [\n'${instance}/runs/${run}']");
+    for run in ["../r2", "r1/keys", "/etc", ".", "..", "r1/"] {
+        let error = case.load(&["--policy=p.toml", "--var=instance=/i", &format!("--var=run={run}")]);
+        refused(&error.unwrap_err(), "p.toml:3: `${run}` is not one name", "without `/`", run);
+    }
+    case.file("p.toml", "version = 1\nrun.expose = ['/i/${env:RUN}']");
+    let error = case.load(&["--policy=p.toml"]).unwrap_err();
+    refused(&error, "p.toml:2: `${env:RUN}` is not one name", "without `/`", "RUN");
+}
+
 /// A file that is refused, the message and what to write instead.
 #[rustfmt::skip]
 const REFUSED_FILES: &[(&str, &str, &str)] = &[
@@ -693,7 +707,7 @@ fn the_schema_describes_what_is_read() {
     let fits = |text: &str| fits(&schema, &schema, &toml::from_str(text).unwrap());
     assert!(fits(EVERYTHING));
     assert!(fits(&show(&policy(EVERYTHING)).unwrap()));
-    for name in profile::NAMES {
+    for name in profile::names() {
         assert!(fits(profile::find(name).unwrap()), "{name}");
     }
     for text in [
@@ -711,7 +725,7 @@ fn the_schema_describes_what_is_read() {
 
 #[test]
 fn profiles_name_the_state_once() {
-    for name in profile::NAMES {
+    for name in ["claude", "codex", "opencode"] {
         let flags = [format!("--profile={name}"), "--var=state=/s".into()];
         let policy = Case::new().load(&flags).unwrap();
         let sources = policy.filesystem.bind.iter().map(|bind| &bind.src);

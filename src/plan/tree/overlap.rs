@@ -124,8 +124,13 @@ fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Err
             let wanted = if is_directory { "a directory" } else { "a file" };
             Err(wrong_kind(&point, file.kind, wanted, &node.origin))
         }
-        // Only its own source is going to be made, at the same path on the host.
-        Lookup::Missing if node.content.makes(&point) => Ok(()),
+        // Its own source is going to be made, at the same path on the host, or
+        // `create` names it.
+        Lookup::Missing
+            if node.content.makes(&point) || tree.prepare.iter().any(|made| made.path == point) =>
+        {
+            Ok(())
+        }
         _ => Err(at(&node.origin, format!("there is no {} to mount on", point.display()))
             .cause(format!("{} lies in the view {} ({})", place.display(), around.display(), outer.origin))
             .remedy("make it on the host first: cellblock creates nothing inside a view")),
