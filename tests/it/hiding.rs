@@ -168,6 +168,24 @@ fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
 }
 
 #[test]
+fn where_overlay_is_refused_the_system_is_still_there() {
+    if !user::is_root() {
+        return println!("skipped: root alone can mount what its user cannot take away");
+    }
+    let Some(instance) = Instance::new() else { return };
+    let words = ["run", "--hide", "/usr/share/doc", "--hide", "/usr/local", "--", "sh", "-c"];
+    let launch = instance.as_user(&[&words[..], &["ls -d /usr/share/doc /usr/local; ls /usr"]].concat());
+    // In a mount namespace of its own.
+    let script = "mount -t tmpfs none /usr/local && exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(launch.get_program()).args(launch.get_args());
+    let said = text(&command.current_dir(instance.root()).output().expect("it starts"));
+    let names: Vec<&str> = said.lines().collect();
+    assert!(names.contains(&"bin") && names.contains(&"share") && !names.contains(&"local"), "{said}");
+    assert!(!said.contains("/usr/"), "{said}");
+}
+
+#[test]
 fn what_the_harness_replaces_stays_absent_from_a_read_only_view() {
     let Some(instance) = Instance::new() else { return };
     let (state, db) = (instance.text("control-plane-state.json"), instance.text("db"));
@@ -428,6 +446,10 @@ const MISTAKES: &[(&str, &[&str])] = &[
     (
         "--workspace {i} --expose {i}/runs/A",
         &["the exposure {i}/runs/A is visible already", "cause: the view of {i} (--workspace)", "remedy: "],
+    ),
+    (
+        "--expose /usr/share",
+        &["the exposure /usr/share is visible already", "cause: /usr of the system", "remedy: "],
     ),
     (
         "--ro-bind {i} --hide {i}/runs --expose {i}/runs/C",
