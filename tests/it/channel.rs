@@ -457,6 +457,23 @@ fn a_replaceable_channel_takes_new_entries_and_keeps_those_of_the_harness() {
     }
 }
 
+/// A limit: the kernel takes a mount away with the file that it stands on.
+#[test]
+fn what_the_harness_replaces_in_a_replaceable_channel_is_held_no_more() {
+    let Some(ground) = Ground::new() else { return };
+    let channel = format!("{ENTRIES}replaceable = true\n");
+    let descriptor = ground.channel("descriptor.json");
+    let script = "while read go; do (echo agent > \"$0\") 2> /dev/null && echo written || echo held; done";
+    let words = ["sh", "-c", script, descriptor.to_str().unwrap()];
+    let mut provider = Talk::start(ground.cell_of(&channel, &[], &words));
+    provider.go();
+    assert_eq!(provider.line(), "held");
+    replace(&ground, &descriptor, "second\n");
+    provider.go();
+    assert_eq!(provider.line(), "written");
+    provider.end();
+}
+
 /// Takes both kinds of lock that a harness may use; `false` where another has one.
 fn take(file: &File) -> bool {
     // SAFETY: all zeroes is a valid `flock`.

@@ -247,6 +247,26 @@ fn what_is_masked_cannot_be_moved_nor_uncovered() {
     }
 }
 
+/// A limit: the kernel takes a mount away with the file that it stands on.
+#[test]
+fn what_the_harness_replaces_is_masked_no_more() {
+    let Some(instance) = Instance::new() else { return };
+    let state = instance.text("control-plane-state.json");
+    let script = format!("while read go; do cat {state}; echo end; done");
+    let mut command = instance.command("A", View::Writable, &[], &["sh", "-c", &script]);
+    let mut provider = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut said = BufReader::new(provider.stdout.take().expect("a pipe")).lines();
+    let mut go = provider.stdin.take().expect("a pipe");
+    for wanted in ["end", "the harness's"] {
+        io::Write::write_all(&mut go, b"go\n").expect("it listens");
+        assert_eq!(said.next().expect("a line").expect("it speaks"), wanted);
+        instance.file("new-state", "the harness's\n");
+        fs::rename(instance.path("new-state"), &state).expect("renamed");
+    }
+    drop(go);
+    user::end(&mut provider);
+}
+
 #[test]
 fn a_hidden_path_that_comes_later_stays_absent() {
     let Some(instance) = Instance::new() else { return };
