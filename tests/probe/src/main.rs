@@ -11,6 +11,15 @@
 //! probe terminal FACTS COMMAND…  run a command on a terminal of its own, named in FACTS as TTY
 //! probe able run FACTS [ID…]  as run, with every capability in namespaces of its own
 //! probe can userns|landlock   whether the host has it
+//! probe fifo send FIFO BYTES | records FIFO WRITERS COUNT LENGTH… | open FIFO wait|now |
+//!       outlive FIFO dies|lives   what a writer does with a FIFO
+//! probe journal ROUNDS FILE…  number the lines of files, and say what is written
+//! probe entry ENTRY OWN [NAME…]  try what changes an entry of a channel: NAME<TAB>ok|ERRNO
+//! probe entries               the names of these attempts
+//! probe reach OWN PATH…       try every way to a path: PATH<TAB>WAY<TAB>ok|ERRNO
+//! probe search WORDS          look for the lines of a file in all of /proc: FILE<TAB>WORD
+//! probe hold ENTRY            take every lock on it until stdin ends
+//! probe watch FILE…           watch files until stdin ends
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
 //! ```
 //!
@@ -20,20 +29,25 @@ mod call;
 mod channel;
 mod control;
 mod dirty;
+mod entry;
 mod facts;
 mod files;
 mod harness;
 mod network;
+mod pipe;
 mod process;
+mod scope;
 mod show;
 mod syscalls;
 mod terminal;
 mod verdict;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::str::FromStr;
 
 use facts::{Facts, Start};
 use verdict::Probe;
@@ -84,7 +98,6 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
             harness::run(case, Path::new(dir), Path::new(lock), Path::new(in_tmp)).map_err(told)?
         }
         ["user", uid, gid, program, ..] => {
-            let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{text}: {error}"));
             dirty::become_user(number(uid)?, number(gid)?).map_err(told)?;
             return Err(Command::new(program).args(&args[4..]).exec().to_string());
         }
@@ -101,6 +114,28 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
             return dispatch(&args[1..], start);
         }
         ["can", feature] => show::can(feature)?,
+        ["fifo", "send", fifo, length] => pipe::send(Path::new(fifo), number(length)?).map_err(told)?,
+        ["fifo", "records", fifo, writers, count, lengths @ ..] => {
+            let lengths: Vec<usize> =
+                lengths.iter().map(|length| number(length)).collect::<Result<_, String>>()?;
+            pipe::records(Path::new(fifo), number(writers)?, number(count)?, &lengths).map_err(told)?;
+        }
+        ["fifo", "open", fifo, how] => {
+            println!("opening");
+            println!("{}", pipe::open(Path::new(fifo), *how == "wait"));
+        }
+        ["fifo", "outlive", fifo, how] => {
+            println!("{}", pipe::outlive(Path::new(fifo), *how == "dies").map_err(told)?);
+        }
+        ["journal", rounds, files @ ..] => pipe::journal(number(rounds)?, files).map_err(told)?,
+        ["entry", entry, own, names @ ..] => {
+            entry::attempts(Path::new(entry), Path::new(own), names).map_err(told)?;
+        }
+        ["entries"] => entry::names().for_each(|name| println!("{name}")),
+        ["reach", own, paths @ ..] => scope::reach(Path::new(own), paths).map_err(told)?,
+        ["search", words] => scope::search(Path::new(words)).map_err(told)?,
+        ["hold", entry] => entry::hold(Path::new(entry)).map_err(told)?,
+        ["watch", files @ ..] => entry::watch(files).map_err(told)?,
         ["echo", text @ ..] => println!("{}", text.join(" ")),
         ["true"] => {}
         ["sleep", seconds] => {
@@ -113,6 +148,10 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         _ => return Err("see the head of tests/probe/src/main.rs for what to ask".into()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn number<N: FromStr<Err: Display>>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
 fn probes() -> impl Iterator<Item = &'static Probe> {
