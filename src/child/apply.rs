@@ -29,12 +29,18 @@ impl Child<'_> {
             Step::MakeFile { path, content } => fd::make_file(path, content, 0o644),
             Step::MakeWhiteout { path } => fd::make_whiteout(path),
             Step::Bind { source, identity, may_vanish, path, attributes, .. } => {
+                let is_gone =
+                    |failure: &Failure| *may_vanish && matches!(failure.errno, Errno::ENOENT | Errno::ESTALE);
                 let tree = match mount::copy(source, *identity) {
-                    Err(Failure { errno: Errno::ENOENT | Errno::ESTALE, .. }) if *may_vanish => return Ok(()),
+                    Err(failure) if is_gone(&failure) => return Ok(()),
                     tree => tree?,
                 };
                 mount::restrict(&tree, *attributes)?;
-                mount::attach(&tree, path)
+                // What has been removed since cannot be attached any more.
+                match mount::attach(&tree, path) {
+                    Err(failure) if is_gone(&failure) => Ok(()),
+                    attached => attached,
+                }
             }
             Step::MustBe { path, identity } => mount::must_be_inside(path, *identity),
             Step::Mount { filesystem, options, path, attributes, .. } => {

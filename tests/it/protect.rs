@@ -442,7 +442,8 @@ fn no_other_view_can_write_what_is_protected() {
         assert!(told.stderr.contains("can write the protected"), "{view} {}", told.stderr);
         assert!(told.stderr.contains("remedy: show it read-only"), "{view} {}", told.stderr);
     }
-    desk.run(false, &["--ro-bind", "work/.git:/g", "--bind", "reports:/r"], "true").is_well();
+    desk.user.directory("other");
+    desk.run(false, &["--ro-bind", "work/.git:/g", "--bind", "other:/o"], "true").is_well();
 }
 
 #[test]

@@ -12,7 +12,7 @@ impl Tree<'_> {
         let Some(channel) = &policy.channel else {
             return Ok(());
         };
-        scope::refuse_visible(policy, "the channel", &channel.dir, &channel.origin)?;
+        scope::refuse_visible(policy, self.host, "the channel", &channel.dir, &channel.origin)?;
         let dir = self.find_trusted(&channel.dir, Some(Kind::Directory), &channel.origin)?;
         let has_own_inodes = self.has_own_inodes(channel);
         let (content, grant) = match channel.replaceable {

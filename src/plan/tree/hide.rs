@@ -104,6 +104,11 @@ pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
 }
 
 fn check_path(hidden: &Entry, host: &Host) -> Result<(), Error> {
+    if ["/proc", "/dev"].iter().any(|own| hidden.path.starts_with(own)) {
+        return Err(at(&hidden.origin, format!("{} is the cell's own", hidden.path.display()))
+            .cause("/proc and /dev are always fresh, and what stands there is no file of the host's tree")
+            .remedy("leave it out"));
+    }
     let Lookup::Link { real, .. } = host.file(&hidden.path) else { return Ok(()) };
     let error = at(&hidden.origin, format!("{} is reached through a symbolic link", hidden.path.display()))
         .cause("what it leads to would show under its own name");
@@ -175,10 +180,9 @@ fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
 /// Takes the hidden paths out of every view of the tree.
 pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Error> {
     // One that lies in another needs nothing of its own.
-    let outermost = || {
-        let hides = policy.run.hide.iter();
-        hides.filter(|hidden| hidden.path.parent().is_none_or(|above| !is_hidden(policy, above)))
-    };
+    let hides = policy.run.hide.iter();
+    let outermost: Vec<&Entry> =
+        hides.filter(|hidden| hidden.path.parent().is_none_or(|above| !is_hidden(policy, above))).collect();
     tree.nodes.retain(|_, node| match &node.content {
         Content::Bind { source, .. } if node.is_built_in() => !is_hidden(policy, source),
         _ => true,
@@ -188,13 +192,13 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
     for view in views(tree) {
         let mut upper = Upper::new();
         let mut is_touched = false;
-        for hidden in outermost() {
+        for hidden in &outermost {
             let Some(means) = hide_in(tree, &view, hidden, &mut upper)? else { continue };
             is_touched = true;
             if means == Means::Masked {
                 let place = view.place.join(hidden.path.strip_prefix(&view.source).unwrap_or(&hidden.path));
                 tree.notes.push(format!(
-                    "{}: masked, and its name shows, as {} is writable",
+                    "{}: masked, and its name shows, as {} is writable; what the host puts in its place by rename is seen",
                     place.display(),
                     view.place.display()
                 ));
@@ -365,7 +369,8 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
                     may_vanish: true,
                     attributes: READ_ONLY | super::VIEW,
                 },
-                Lookup::Link { target, .. } => Content::Symlink { target },
+                // One that has no target any more is gone.
+                Lookup::Link { target, .. } if target != Path::new("") => Content::Symlink { target },
                 // Gone since, or nothing that a view shows.
                 _ => continue,
             };

@@ -226,7 +226,12 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
 /// The directories whose entries must be known, beside [`paths`], where an
 /// overlay was refused.
 pub fn to_list(policy: &Policy, host: &Host) -> Vec<PathBuf> {
-    views(policy).flat_map(|(source, place)| hide::to_list(policy, host, place, source)).collect()
+    let system = host.system.iter().filter_map(|(place, entry)| match entry {
+        SystemEntry::View(real, _) => Some((&**real, &**place)),
+        SystemEntry::Link(_) | SystemEntry::Copy(_) => None,
+    });
+    let views = views(policy).chain(system);
+    views.flat_map(|(source, place)| hide::to_list(policy, host, place, source)).collect()
 }
 
 struct Tree<'a> {

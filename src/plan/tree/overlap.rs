@@ -159,5 +159,8 @@ pub(super) fn note(tree: &Tree, policy: &Policy, entry: Entry, with_rights: bool
     let (around, outer) = tree.granter(entry)?;
     let holder = tree.holder(place)?;
     let alone = is_held_by_its_mount(policy, entry, holder) && inherits(node, outer);
-    alone.then(|| format!("{shown}: held by its mount alone, as {} is granted whole", around.display()))
+    alone.then(|| {
+        let around = around.display();
+        format!("{shown}: held by its mount alone, as {around} is granted whole, until the host renames another over it")
+    })
 }

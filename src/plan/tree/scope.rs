@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Tree, VIEW, at, bind, hide, to_be_made, wrong_kind};
 use crate::error::Error;
-use crate::host::{Kind, Lookup};
+use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
 use crate::policy::{Entry, Expose, ExposeKind, Origin, Policy};
@@ -20,7 +20,7 @@ impl Tree<'_> {
             hide::refuse_revealing(policy, "the exposure", &entry.path, &entry.origin)?;
             refuse_outside(policy, entry)?;
             refuse_wide(policy, entry)?;
-            refuse_visible(policy, "the exposure", &entry.path, &entry.origin)?;
+            refuse_visible(policy, self.host, "the exposure", &entry.path, &entry.origin)?;
             let is_missing = self.host.file(&entry.path) == Lookup::Missing;
             let content = if entry.create && is_missing {
                 let made = match entry.kind {
@@ -94,7 +94,22 @@ fn refuse_wide(policy: &Policy, entry: &Expose) -> Result<(), Error> {
 
 /// What another view shows too, at whatever place, has the rights of that view
 /// there; and that view shows its neighbours.
-pub(super) fn refuse_visible(policy: &Policy, what: &str, path: &Path, origin: &Origin) -> Result<(), Error> {
+pub(super) fn refuse_visible(
+    policy: &Policy,
+    host: &Host,
+    what: &str,
+    path: &Path,
+    origin: &Origin,
+) -> Result<(), Error> {
+    let system = host
+        .system
+        .iter()
+        .find(|(_, entry)| matches!(entry, SystemEntry::View(real, _) if shows(policy, real, path)));
+    if let Some((place, _)) = system {
+        return Err(at(origin, format!("{what} {} is visible already", path.display()))
+            .cause(format!("{} of the system shows it, and all that lies beside it", place.display()))
+            .remedy("move it out of there, or hide what it is a part of"));
+    }
     match views(policy).find(|(source, _)| shows(policy, source, path)) {
         None => Ok(()),
         Some((source, view)) => Err(at(origin, format!("{what} {} is visible already", path.display()))
