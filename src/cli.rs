@@ -30,6 +30,9 @@ pub enum Command {
     /// Run the provider in a cell.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunOptions>),
+    /// Build the cell, test it from within, and run nothing.
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify(Box<VerifyOptions>),
     /// Print the steps that `run` would take, and take none.
     Plan(Box<PlanOptions>),
     /// A fixture instance and a scripted agent that tries to read it; needs nothing.
@@ -74,11 +77,41 @@ pub struct RunOptions {
     /// Leave descriptor N open in the provider; all others from 3 on are closed.
     #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,
+    /// Test the finished cell from within first; where a line is wrong, exit 125
+    /// without running the provider.
+    #[arg(long, help_heading = "Verifying")]
+    pub verify: bool,
+    /// With --verify: fail too where PATH, or PORT on loopback, can be reached.
+    #[arg(long, value_name = "PATH|PORT", requires = "verify", help_heading = "Verifying")]
+    pub canary: Vec<PathBuf>,
     /// Say more on standard error; twice for still more.
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Reporting")]
     pub verbose: u8,
     /// The provider and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `cellblock verify`.
+#[derive(Debug, Args)]
+pub struct VerifyOptions {
+    /// The cell.
+    #[command(flatten)]
+    pub cell: CellOptions,
+    /// Fail too where PATH, or PORT on loopback, can be reached.
+    #[arg(long, value_name = "PATH|PORT", help_heading = "Verifying")]
+    pub canary: Vec<PathBuf>,
+    /// Count what cannot be tested as wrong.
+    #[arg(long, help_heading = "Verifying")]
+    pub strict: bool,
+    /// Print JSON.
+    #[arg(long, help_heading = "Verifying")]
+    pub json: bool,
+    /// Leave descriptor N open in the provider, as `run` would.
+    #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
+    pub pass_fd: Vec<RawFd>,
+    /// The provider and its arguments, as they would be run.
+    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -139,7 +172,7 @@ pub struct CheckOptions {
 /// The flags that describe a cell. They add to the policy; a single value
 /// given twice is the last one. Relative paths on the host count from the
 /// working directory.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct CellOptions {
     /// Read the policy file FILE; a later one adds to a former one.
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
@@ -249,6 +282,7 @@ Examples:
   cellblock demo                              see what a cell holds, and what it does not
   cellblock run --workspace . -- bash         a shell that sees this directory and the system
   cellblock plan --workspace . -- bash        the steps of that run
+  cellblock verify                            is a cell sound on this host?
   cellblock policy check --policy cell.toml   is this file right?
 
 Exit status:
@@ -268,6 +302,18 @@ Examples:
 Exit status:
   the provider's own; 124 timed out; 125 the cell failed before the provider ran;
   126 not executable; 127 not found; 128+N ended by signal N";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  cellblock verify                            a cell of the demo's fixture
+  cellblock verify --policy cell.toml --var run=r2 --canary /srv/instance/secrets
+  cellblock verify --policy cell.toml --canary 5432 --strict --json
+  cellblock run --verify --policy cell.toml -- codex exec -
+
+  A number is a port; write a file of such a name as ./5432.
+
+Exit status:
+  0 sound; 1 a leak, or a grant that does not work; 125 the cell could not be built";
 
 /// The exit status of a usage error: nothing was run, as with every failure
 /// before the provider's exec.
@@ -345,7 +391,7 @@ fn hint(args: &[OsString], stray: &str) -> Option<String> {
         _ => {}
     }
     match args.get(1)?.to_str()? {
-        "run" | "plan" => Some(format!("the command comes after '--': write '-- {stray}'")),
+        "run" | "plan" | "verify" => Some(format!("the command comes after '--': write '-- {stray}'")),
         "policy" => Some(format!("a policy file is named by a flag: write '--policy {stray}'")),
         _ => None,
     }

@@ -21,14 +21,16 @@ use nix::unistd::pipe2;
 
 use crate::child::{self, Child};
 use crate::error::Error;
-use crate::evidence::Report;
+use crate::evidence::{self, Report};
 use crate::host::{Host, Ids};
-use crate::outcome::Outcome;
+use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Stage};
 use crate::policy::{Layer, Policy, System};
 use crate::sys::clone::{Side, Stack, into_namespaces};
 use crate::sys::exec::Image;
+use crate::sys::memory::Shared;
 use crate::sys::{Errno, clone, credentials, signal};
+use crate::verify::{self, Line};
 use status::Status;
 use stdio::Stdio;
 use supervise::{Event, Running, Started};
@@ -44,6 +46,8 @@ pub struct Options {
     pub report: Option<PathBuf>,
     /// The descriptor that the stages of the run go to.
     pub status_fd: Option<RawFd>,
+    /// What the finished cell is tested for.
+    pub test: Option<verify::Request>,
 }
 
 /// Runs a command in a cell, to its end.
@@ -56,9 +60,26 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
     credentials::set_umask(0o077);
     let (mut status, mut report) = (Status::default(), None);
     let outcome = open(options, &mut status, &mut report)
-        .and_then(|()| launch(policy, command, options, &mut status, report.as_mut(), started))
+        .and_then(|()| launch(policy, command, options, &mut status, report.as_mut(), &mut None, started))
         .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
     conclude(outcome, status, report)
+}
+
+/// Builds the cell and tests it from within; the command is not run.
+///
+/// # Errors
+///
+/// When the cell cannot be built, or ends before the test is over.
+pub fn test(policy: &Policy, command: Vec<OsString>, options: &Options) -> Result<Vec<Line>, Error> {
+    let started = Instant::now();
+    credentials::set_umask(0o077);
+    let (mut status, mut lines) = (Status::default(), None);
+    open(options, &mut status, &mut None)?;
+    let outcome = launch(policy, command, options, &mut status, None, &mut lines, started)?;
+    lines.ok_or_else(|| {
+        let ended = Error::new("verify", "the cell ended before the test from within was over");
+        outcome.error.unwrap_or_else(|| ended.cause("the time was up, or it was told to end"))
+    })
 }
 
 /// Ends a run that came to nothing before there was a policy to launch.
@@ -105,21 +126,30 @@ fn launch(
     options: &Options,
     status: &mut Status,
     mut report: Option<&mut Report>,
+    lines: &mut Option<Vec<Line>>,
     started: Instant,
 ) -> Result<Outcome, Error> {
     if options.ids.started_by_root {
         ids::drop_groups()?;
     }
-    let stdio = Stdio::prepare(options.ids)?;
+    let runs = options.test.as_ref().is_none_or(|test| test.runs);
+    let stdio = if runs { Stdio::prepare(options.ids)? } else { Stdio::nothing()? };
     let request = Request {
         command,
         environment: std::env::vars_os().collect(),
         keep: options.pass_fds.clone(),
-        gate: report.is_some(),
+        gate: report.is_some() || options.test.is_some(),
+        test: options.test.is_some(),
         terminal: stdio.terminal.is_some(),
     };
     let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    let mut test = options
+        .test
+        .as_ref()
+        .map(|asked| ids::as_run(options.ids, || Ok(verify::Test::new(asked, policy, &host))))
+        .transpose()?;
     let cell = loop {
+        plan.probes = test.as_ref().map(verify::Test::probes).unwrap_or_default();
         #[cfg(feature = "test-hooks")]
         stay_in_the_hosts_tree(&mut plan);
         if let Some(report) = &report {
@@ -147,10 +177,26 @@ fn launch(
     }
 
     let running = Running::new(cell, stdio, &policy.cell, started);
-    let ended = running.supervise(|event| match (event, &mut report) {
-        (Event::AtGate { pid, root_listing }, Some(report)) => report.applied(&plan, pid, root_listing),
-        (Event::AtGate { .. }, None) => Ok(()),
-        (Event::Executed, _) => {
+    let ended = running.supervise(|event| match event {
+        Event::Probed { probe, answer } => {
+            test.iter_mut().for_each(|test| test.take(probe, answer));
+            Ok(())
+        }
+        Event::AtGate { pid, root_listing } => {
+            let evidence = evidence::collect(&plan, pid, root_listing)?;
+            let kernel = |layer: &str, name: &str| evidence::value(&evidence, layer, name);
+            *lines = test.as_mut().map(|test| test.judge(&plan, &kernel));
+            if let Some(report) = &mut report {
+                report.applied(&plan, pid, evidence)?;
+                lines.iter().try_for_each(|lines| report.verified(lines.clone()))?;
+            }
+            match lines.as_deref().and_then(verify::leak) {
+                Some(error) => Err(error),
+                None if runs => Ok(()),
+                None => Err(Error::new("verify", "the test is over, and nothing is to run")),
+            }
+        }
+        Event::Executed => {
             tracing::info!(after = ?started.elapsed(), "the provider runs");
             status.executed();
             Ok(())
@@ -161,7 +207,12 @@ fn launch(
         None => ended.refused.clone(),
     };
     Ok(match error {
-        Some(error) => Outcome { usage: ended.usage(), ..Outcome::failed(error, ended.wall) },
+        Some(error) => {
+            let failed = Outcome::failed(error, ended.wall);
+            let is_leak = lines.as_deref().is_some_and(|lines| verify::leak(lines).is_some());
+            let class = if is_leak { Class::LeakFound } else { failed.class };
+            Outcome { class, usage: ended.usage(), ..failed }
+        }
         None => ended.outcome(),
     })
 }
@@ -235,6 +286,11 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
         status: child_status.as_raw_fd(),
         launcher: [report.as_raw_fd(), status.as_raw_fd()],
         stdio: stdio.streams,
+        probe: Some(plan.probes.len())
+            .filter(|count| *count > 0)
+            .map(|_| Shared::new())
+            .transpose()
+            .map_err(|errno| cannot("no memory can be shared", errno))?,
         terminal: Cell::new(-1),
     };
     // The child opens /proc/self/uid_map, which the kernel gives to root where

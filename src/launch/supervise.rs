@@ -21,6 +21,7 @@ use crate::policy::Cell;
 use crate::report::{self, Record};
 use crate::sys::fd::received;
 use crate::sys::{Failure, Result, clone, memory, signal};
+use crate::verify::Answer;
 
 /// The signals that are passed on to the provider.
 const PASSED_ON: [Signal; 9] = [
@@ -103,6 +104,8 @@ pub(super) struct State {
 pub(super) enum Event {
     /// The provider waits at the gate: its host pid, and what the child tried.
     AtGate { pid: i32, root_listing: i32 },
+    /// What came of a probe.
+    Probed { probe: u16, answer: Answer },
     /// The provider runs.
     Executed,
 }
@@ -335,6 +338,14 @@ impl Running {
                     Ok(()) => drop(crate::sys::fd::write(report.as_raw_fd(), b"g")),
                     Err(error) => self.refused = Some(error),
                 }
+            }
+            Some(Record::Probed { probe, answer }) => {
+                let answer = answer.map_or_else(Answer::Refused, Answer::Works);
+                self.refused = self.refused.take().or(tell(Event::Probed { probe, answer }).err());
+            }
+            Some(Record::ProbeKilled { probe, signal }) => {
+                let answer = Answer::Killed(signal);
+                self.refused = self.refused.take().or(tell(Event::Probed { probe, answer }).err());
             }
             Some(Record::Ended { .. } | Record::Stopped) | None => {}
         }

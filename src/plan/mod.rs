@@ -3,6 +3,7 @@
 
 pub mod landlock;
 pub mod own_filter;
+mod probe;
 pub mod render;
 pub mod seccomp;
 pub mod step;
@@ -19,6 +20,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
 use crate::policy::{Entry, Layer, Mode, NetworkMode, Policy};
+pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
 pub use tree::paths;
 
@@ -33,6 +35,8 @@ pub struct Request {
     pub keep: Vec<i32>,
     /// Whether the provider waits at the gate before exec.
     pub gate: bool,
+    /// Whether the finished cell is tested from within.
+    pub test: bool,
     /// Whether one of the standard streams is a terminal.
     pub terminal: bool,
 }
@@ -63,6 +67,9 @@ pub struct Plan {
     pub waived: Vec<Waiver>,
     /// What a layer holds alone where two should.
     pub notes: Vec<String>,
+    /// What the test from within asks; added by the launcher, which plays a part in it.
+    #[serde(skip)]
+    pub probes: Vec<Probe>,
 }
 
 /// A namespace of the cell's own.
@@ -211,6 +218,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     for expose in &policy.run.expose {
         provider.push(Step::MustBeReadable { path: text("exposure", &expose.path)? });
     }
+    provider.extend(request.test.then_some(Step::TestFromWithin));
     provider.extend(request.gate.then_some(Step::WaitAtGate));
     provider.push(Step::Execute);
 
@@ -238,6 +246,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
             .collect::<Result<_, _>>()?,
         waived,
         notes: tree.notes,
+        probes: Vec::new(),
     })
 }
 

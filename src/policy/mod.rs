@@ -9,6 +9,7 @@ pub mod file;
 pub mod load;
 pub mod profile;
 pub mod schema;
+pub mod secret;
 pub mod show;
 pub mod vars;
 

@@ -1,0 +1,354 @@
+//! What is asked from within.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use super::harness::Harness;
+use super::scene::{Grant, Scene, View};
+use super::{Canary, Check, Expect, text};
+use crate::host::{Kind, Lookup, look_up};
+use crate::plan::Probe;
+use crate::policy::{Access, Layer, LockAccess};
+
+const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
+const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
+
+/// Every check of this policy on this host.
+pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
+    let mut checks = Vec::new();
+    hidden(scene, &mut checks);
+    siblings(scene, &mut checks);
+    checks.extend(scene.request.checks.iter().cloned());
+    canaries(scene, &mut checks);
+    sockets(scene, &mut checks);
+    checks.extend(harness.checks());
+    processes(scene, &mut checks);
+    grants(scene, &mut checks);
+    layers(scene, &mut checks);
+    kernel(&mut checks);
+    checks
+}
+
+/// A path of the host that must not be seen, at its own place and wherever a
+/// view would show it.
+fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check>) {
+    let object = |place: &Path| match place == path {
+        true => path.display().to_string(),
+        false => format!("{}, at {}", path.display(), place.display()),
+    };
+    let places = scene.places(path);
+    let own = places.iter().all(|(place, _)| place != path).then(|| (path.to_owned(), None));
+    let places = places.into_iter().map(|(place, view)| (place, Some(view)));
+    for (place, view) in own.into_iter().chain(places) {
+        let below = children(scene, &place);
+        if !below.is_empty() {
+            // What leads to the cell's own is there, and shows no more than that.
+            let expect = Expect::AtMost(below.len() as i32);
+            checks.push(Check::new(name, object(&place), expect, Probe::List { path: text(&place) }));
+            continue;
+        }
+        let is_masked = view.is_some_and(|view| view.grant.is_writable()) && is_hidden(scene, path);
+        let file = match look_up(path) {
+            Lookup::Found(file) => Some(file),
+            _ => None,
+        };
+        let expect = if is_masked { Expect::Masked } else { Expect::Denied };
+        let probe = Probe::Stat { path: text(&place), file: file.map(|file| file.identity) };
+        checks.push(Check::new(name, object(&place), expect, probe));
+        if is_masked && file.is_some_and(|file| file.kind == Kind::Directory) {
+            checks.push(Check::new(
+                name,
+                object(&place),
+                Expect::AtMost(0),
+                Probe::List { path: text(&place) },
+            ));
+        }
+    }
+}
+
+fn is_hidden(scene: &Scene, path: &Path) -> bool {
+    scene.policy.run.hide.iter().any(|entry| entry.path == path)
+}
+
+/// The names in `place` that lead to something of the cell's own; one name is
+/// `place` itself, where something stands there.
+fn children<'a>(scene: &'a Scene, place: &Path) -> BTreeSet<&'a Path> {
+    let below = scene.own_places().filter_map(|own| own.strip_prefix(place).ok());
+    below
+        .map(|rest| rest.components().next().map_or(Path::new(""), |first| Path::new(first.as_os_str())))
+        .collect()
+}
+
+fn hidden(scene: &Scene, checks: &mut Vec<Check>) {
+    for entry in &scene.policy.run.hide {
+        if look_up(&entry.path) == Lookup::Missing {
+            let object = entry.path.display().to_string();
+            checks.push(Check::untestable("run:hidden", object, "the host has no such path now"));
+        } else {
+            unseen(scene, "run:hidden", &entry.path, checks);
+        }
+    }
+}
+
+/// As many neighbours of one directory are looked for.
+const NEIGHBOURS: usize = 64;
+
+/// What lies beside the run's own: other runs, most likely.
+fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
+    let own = scene
+        .views
+        .iter()
+        .filter(|view| matches!(view.grant, Grant::Exposure | Grant::Channel | Grant::Workspace(_)));
+    let parents: BTreeSet<&Path> = own.filter_map(|view| view.source.parent()).collect();
+    for parent in parents.into_iter().filter(|parent| *parent != Path::new("/")) {
+        let entries = match fs::read_dir(parent) {
+            Ok(entries) => entries,
+            Err(error) => {
+                let why = format!("the run's user cannot list it on the host either: {}", error.kind());
+                checks.push(Check::untestable("run:sibling", parent.display().to_string(), why));
+                continue;
+            }
+        };
+        let is_granted = |path: &Path| {
+            let shown = |view: &View| path.starts_with(&view.source) || view.source.starts_with(path);
+            scene.views.iter().any(shown)
+        };
+        let mut neighbours = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| !is_granted(path) && !scene.stands(path));
+        for neighbour in neighbours.by_ref().take(NEIGHBOURS) {
+            unseen(scene, "run:sibling", &neighbour, checks);
+        }
+        let more = neighbours.count();
+        if more > 0 {
+            let why = format!("{more} more entries are not looked for one by one");
+            checks.push(Check::untestable("run:sibling", parent.display().to_string(), why));
+        }
+    }
+}
+
+fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
+    for canary in &scene.request.canaries {
+        match canary {
+            Canary::Path(path) if look_up(path) == Lookup::Missing => {
+                let object = path.display().to_string();
+                checks.push(Check::untestable("canary:path", object, "the host has no such path"));
+            }
+            Canary::Path(path) => {
+                unseen(scene, "canary:path", path, checks);
+                if !scene.stands(path) {
+                    let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
+                    checks.push(Check::new("canary:path", path.display().to_string(), Expect::Denied, probe));
+                }
+            }
+            Canary::Port(port) => port_of(*port, checks),
+        }
+    }
+}
+
+fn port_of(port: u16, checks: &mut Vec<Check>) {
+    let patience = Duration::from_millis(200);
+    let answers = |address: SocketAddr| TcpStream::connect_timeout(&address, patience).is_ok();
+    let v4 = answers((Ipv4Addr::LOCALHOST, port).into());
+    let v6 = answers((std::net::Ipv6Addr::LOCALHOST, port).into());
+    for (there, v6, address) in [(v4, false, "127.0.0.1"), (v6, true, "[::1]")] {
+        if there {
+            let probe = Probe::ConnectTcp { port, v6 };
+            checks.push(Check::new("canary:port", format!("{address}:{port}"), Expect::Denied, probe));
+        }
+    }
+    if !v4 && !v6 {
+        checks.push(Check::untestable("canary:port", port.to_string(), "nobody listens there on the host"));
+    }
+}
+
+/// Sockets of host's processes that lie in a view: connect(2) asks nothing of
+/// the mount.
+fn sockets(scene: &Scene, checks: &mut Vec<Check>) {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // Num RefCount Protocol Flags Type St Inode Path
+    for line in table.lines().skip(1) {
+        let mut fields = line.split_ascii_whitespace().skip(4);
+        let (Some(kind), Some(path)) = (fields.next(), line.find(" /").map(|at| Path::new(&line[at + 1..])))
+        else {
+            continue;
+        };
+        let kind = i32::from_str_radix(kind, 16).unwrap_or(libc::SOCK_STREAM);
+        for (place, _) in scene.places(path) {
+            let probe = Probe::ConnectPath { path: text(&place), kind };
+            checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
+        }
+    }
+}
+
+fn processes(scene: &Scene, checks: &mut Vec<Check>) {
+    for (pid, signal, cmdline, environment) in [
+        (std::process::id() as i32, "harness:signal", "harness:cmdline", "harness:environment"),
+        (scene.parent, "harness:parent-signal", "harness:parent-cmdline", "harness:parent-environment"),
+    ] {
+        if pid <= OWN_PIDS {
+            let why = "the cell has a process of that number itself";
+            checks.push(Check::untestable(signal, format!("process {pid}"), why));
+            continue;
+        }
+        checks.push(Check::new(signal, format!("process {pid}"), Expect::Denied, Probe::Signal { pid }));
+        for (name, file) in [(cmdline, "cmdline"), (environment, "environ")] {
+            let path = format!("/proc/{pid}/{file}");
+            let probe = Probe::Open { path: text(&path), flags: libc::O_RDONLY };
+            checks.push(Check::new(name, path, Expect::Denied, probe));
+        }
+    }
+    checks.push(Check::new("harness:processes", "/proc", Expect::AtMost(0), Probe::Processes));
+    if let Some(directory) = &scene.directory {
+        unseen(scene, "harness:directory", directory, checks);
+    }
+}
+
+/// Init, the provider's process, and testers: no more than a few that a filter
+/// has killed.
+const OWN_PIDS: i32 = 3;
+
+/// What the policy grants must work, and no more than that.
+fn grants(scene: &Scene, checks: &mut Vec<Check>) {
+    for view in &scene.views {
+        match (view.grant, view.kind) {
+            (Grant::System, _) | (_, Kind::Device | Kind::Socket) => {}
+            (Grant::ReadOnly | Grant::Workspace(Access::ReadOnly), _) => {
+                let (readable, changed) = match view.grant {
+                    Grant::ReadOnly => ("view:readable", "view:read-only"),
+                    _ => ("workspace:readable", "workspace:read-only"),
+                };
+                checks
+                    .extend([readable_check(readable, view), writable_check(changed, view, Expect::Denied)]);
+            }
+            (Grant::Writable | Grant::Exposure | Grant::Workspace(Access::ReadWrite), _) => {
+                let (readable, writable) = match view.grant {
+                    Grant::Writable => ("view:readable", "view:writable"),
+                    Grant::Exposure => ("run:exposure-readable", "run:exposure-writable"),
+                    _ => ("workspace:readable", "workspace:writable"),
+                };
+                checks
+                    .extend([readable_check(readable, view), writable_check(writable, view, Expect::Works)]);
+            }
+            (Grant::Channel, _) => {
+                let is_replaceable = scene.policy.channel.as_ref().is_some_and(|channel| channel.replaceable);
+                let expect = if is_replaceable { Expect::Works } else { Expect::Denied };
+                checks.push(writable_check("channel:entries", view, expect));
+            }
+            (Grant::Fifo, _) => fifo(scene, view, checks),
+            (Grant::Lock, _) => {
+                let may_read = scene.policy.channel.as_ref().map(|channel| channel.lock_access);
+                let read = match may_read {
+                    Some(LockAccess::Read) => Expect::Works,
+                    _ if scene.is_sealed() => Expect::Denied,
+                    _ => Expect::Limit(NESTED_LOCK),
+                };
+                checks.push(open("channel:lock-read", view, libc::O_RDONLY, read));
+                checks.push(open("channel:lock-write", view, libc::O_WRONLY, Expect::Denied));
+            }
+            (Grant::Read | Grant::Execute, _) => {
+                checks.push(readable_check("channel:readable", view));
+                checks.push(writable_check("channel:read-only", view, Expect::Denied));
+                if view.grant == Grant::Execute && view.kind == Kind::File {
+                    let probe = Probe::Access { path: text(&view.place), mode: libc::X_OK };
+                    let object = view.place.display().to_string();
+                    checks.push(Check::new("channel:executable", object, Expect::Works, probe));
+                }
+            }
+        }
+    }
+    protected(scene, checks);
+}
+
+fn open(name: &'static str, view: &View, flags: i32, expect: Expect) -> Check {
+    let probe = Probe::Open { path: text(&view.place), flags };
+    Check::new(name, view.place.display().to_string(), expect, probe)
+}
+
+fn readable_check(name: &'static str, view: &View) -> Check {
+    match view.kind {
+        Kind::Directory => {
+            let probe = Probe::List { path: text(&view.place) };
+            Check::new(name, view.place.display().to_string(), Expect::Works, probe)
+        }
+        _ => open(name, view, libc::O_RDONLY, Expect::Works),
+    }
+}
+
+fn writable_check(name: &'static str, view: &View, expect: Expect) -> Check {
+    match view.kind {
+        Kind::Directory => {
+            let probe = Probe::Make { path: text(&view.place) };
+            Check::new(name, view.place.display().to_string(), expect, probe)
+        }
+        _ => open(name, view, libc::O_WRONLY, expect),
+    }
+}
+
+fn fifo(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
+    let object = view.place.display().to_string();
+    // A reader takes the end of the tester for the end of the provider.
+    let write = match scene.request.runs {
+        true => Probe::Access { path: text(&view.place), mode: libc::W_OK },
+        false => Probe::Open { path: text(&view.place), flags: libc::O_WRONLY },
+    };
+    checks.push(Check::new("channel:fifo-write", object, Expect::Works, write));
+    let expect = if scene.is_sealed() { Expect::Denied } else { Expect::Limit(NESTED_LOCK) };
+    checks.push(open("channel:fifo-read", view, libc::O_RDONLY, expect));
+}
+
+/// What of a writable workspace must stay as it is, as far as it is there.
+fn protected(scene: &Scene, checks: &mut Vec<Check>) {
+    let Some(workspace) = &scene.policy.workspace else { return };
+    if workspace.access == Access::ReadOnly {
+        return;
+    }
+    for protect in &workspace.protect {
+        let Lookup::Found(file) = look_up(&workspace.dir.join(&protect.path)) else { continue };
+        let place = workspace.at.join(&protect.path);
+        let probe = match file.kind {
+            Kind::Directory => Probe::Make { path: text(&place) },
+            _ => Probe::Open { path: text(&place), flags: libc::O_WRONLY },
+        };
+        checks.push(Check::new("workspace:protected", place.display().to_string(), Expect::Denied, probe));
+    }
+}
+
+fn layers(scene: &Scene, checks: &mut Vec<Check>) {
+    let root = if scene.is_sealed() { Expect::Denied } else { Expect::Limit(NO_LISTING) };
+    checks.push(Check::new("landlock:root-listing", "/", root, Probe::List { path: c"/".into() }));
+    let is_filtered = |layer| !scene.policy.require.without.contains(&layer);
+    // With a filter of the user's own alone, nobody knows what that refuses.
+    if is_filtered(Layer::Seccomp) || scene.policy.seccomp.file.is_none() {
+        checks.push(Check::new("seccomp:refused-call", "pidfd_getfd", Expect::Denied, Probe::RefusedCall));
+    }
+    if scene.is_sealed() {
+        let probe = Probe::UserNamespace;
+        checks.push(Check::new("seccomp:user-namespace", "unshare", Expect::Denied, probe));
+    } else {
+        checks.push(Check::new("nested:user-namespace", "unshare", Expect::Works, Probe::UserNamespace));
+    }
+}
+
+/// What every cell shows of the machine.
+fn kernel(checks: &mut Vec<Check>) {
+    for (name, path, words) in [
+        (
+            "kernel:boot-id",
+            "/proc/sys/kernel/random/boot_id",
+            "the same in all cells of one boot; nothing covers it",
+        ),
+        (
+            "kernel:loadavg",
+            "/proc/loadavg",
+            "it counts the host's threads, and tells how busy the machine is",
+        ),
+    ] {
+        let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
+        checks.push(Check::new(name, path, Expect::Limit(words), probe));
+    }
+}
