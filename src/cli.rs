@@ -1,6 +1,8 @@
 //! The command line as types. Nothing here opens, reads or prints; what the
 //! flags mean is decided by [`crate::policy::load`].
 
+mod verify;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
@@ -14,6 +16,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use thiserror::Error;
 
 use crate::policy::{Layer, Mode, NetworkMode};
+pub use verify::VerifyOptions;
 
 /// Seals one AI agent in a cell of its own.
 #[derive(Debug, Parser)]
@@ -31,7 +34,7 @@ pub enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunOptions>),
     /// Build the cell, test it from within, and run nothing.
-    #[command(after_help = VERIFY_EXAMPLES)]
+    #[command(after_help = verify::EXAMPLES)]
     Verify(Box<VerifyOptions>),
     /// Print the steps that `run` would take, and take none.
     Plan(Box<PlanOptions>),
@@ -81,7 +84,7 @@ pub struct RunOptions {
     /// without running the provider.
     #[arg(long, help_heading = "Verifying")]
     pub verify: bool,
-    /// With --verify: fail too where PATH, or PORT on loopback, can be reached.
+    /// With --verify: PATH, or PORT on loopback, must not be reached either.
     #[arg(long, value_name = "PATH|PORT", requires = "verify", help_heading = "Verifying")]
     pub canary: Vec<PathBuf>,
     /// Say more on standard error; twice for still more.
@@ -89,29 +92,6 @@ pub struct RunOptions {
     pub verbose: u8,
     /// The provider and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
-}
-
-/// `cellblock verify`.
-#[derive(Debug, Args)]
-pub struct VerifyOptions {
-    /// The cell.
-    #[command(flatten)]
-    pub cell: CellOptions,
-    /// Fail too where PATH, or PORT on loopback, can be reached.
-    #[arg(long, value_name = "PATH|PORT", help_heading = "Verifying")]
-    pub canary: Vec<PathBuf>,
-    /// Count what cannot be tested as wrong.
-    #[arg(long, help_heading = "Verifying")]
-    pub strict: bool,
-    /// Print JSON.
-    #[arg(long, help_heading = "Verifying")]
-    pub json: bool,
-    /// Leave descriptor N open in the provider, as `run` would.
-    #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
-    pub pass_fd: Vec<RawFd>,
-    /// The provider and its arguments, as they would be run.
-    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -302,18 +282,6 @@ Examples:
 Exit status:
   the provider's own; 124 timed out; 125 the cell failed before the provider ran;
   126 not executable; 127 not found; 128+N ended by signal N";
-
-const VERIFY_EXAMPLES: &str = "\
-Examples:
-  cellblock verify                            a cell of the demo's fixture
-  cellblock verify --policy cell.toml --var run=r2 --canary /srv/instance/secrets
-  cellblock verify --policy cell.toml --canary 5432 --strict --json
-  cellblock run --verify --policy cell.toml -- codex exec -
-
-  A number is a port; write a file of such a name as ./5432.
-
-Exit status:
-  0 sound; 1 a leak, or a grant that does not work; 125 the cell could not be built";
 
 /// The exit status of a usage error: nothing was run, as with every failure
 /// before the provider's exec.

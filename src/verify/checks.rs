@@ -43,7 +43,11 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
     let own = places.iter().all(|(place, _)| place != path).then(|| (path.to_owned(), None));
     let places = places.into_iter().map(|(place, view)| (place, Some(view)));
     for (place, view) in own.into_iter().chain(places) {
-        let below = children(scene, &place);
+        let mut below = children(scene, &place);
+        // What a view shows is there by that view.
+        if view.is_some() {
+            below.remove(Path::new(""));
+        }
         if !below.is_empty() {
             // What leads to the cell's own is there, and shows no more than that.
             let expect = Expect::AtMost(below.len() as i32);
@@ -55,7 +59,11 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
             Lookup::Found(file) => Some(file),
             _ => None,
         };
-        let expect = if is_masked { Expect::Masked } else { Expect::Denied };
+        let expect = match view {
+            Some(_) if is_masked => Expect::Masked,
+            None if scene.has_own(path) => Expect::Other,
+            _ => Expect::Denied,
+        };
         let probe = Probe::Stat { path: text(&place), file: file.map(|file| file.identity) };
         checks.push(Check::new(name, object(&place), expect, probe));
         if is_masked && file.is_some_and(|file| file.kind == Kind::Directory) {
@@ -124,10 +132,12 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
             unseen(scene, "run:sibling", &neighbour, checks);
         }
         let more = neighbours.count();
-        if more > 0 {
-            let why = format!("{more} more entries are not looked for one by one");
-            checks.push(Check::untestable("run:sibling", parent.display().to_string(), why));
-        }
+        let object = match more {
+            0 => parent.display().to_string(),
+            more => format!("{}, with {more} more", parent.display()),
+        };
+        let expect = Expect::AtMost(children(scene, parent).len() as i32);
+        checks.push(Check::new("run:listing", object, expect, Probe::List { path: text(parent) }));
     }
 }
 
@@ -140,7 +150,7 @@ fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
             }
             Canary::Path(path) => {
                 unseen(scene, "canary:path", path, checks);
-                if !scene.stands(path) {
+                if !scene.stands(path) && !scene.has_own(path) {
                     let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
                     checks.push(Check::new("canary:path", path.display().to_string(), Expect::Denied, probe));
                 }

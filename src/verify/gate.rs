@@ -68,7 +68,7 @@ fn layers(scene: &Scene, plan: &Plan) -> Vec<Line> {
             Some(Reason::Without) => ("off, by --without", Verdict::Leak),
             Some(Reason::Missing) => ("off, as this host lacks it", Verdict::Leak),
         };
-        lines.push(line("layer:on", layer.name(), "on", seen, verdict));
+        lines.push(line(&format!("layer:{}", layer.name()), layer.name(), "on", seen, verdict));
     }
     lines
 }
@@ -78,7 +78,8 @@ fn namespaces(kernel: Kernel<'_>) -> impl Iterator<Item = Line> + '_ {
     ["user", "mnt", "pid", "ipc", "uts", "cgroup", "net"].into_iter().map(move |name| {
         let own = kernel("namespaces", name);
         let seen = own.as_ref().and_then(Value::as_str).unwrap_or("the launcher's");
-        line("namespace:own", name, "own", seen, ok_or_leak(own.is_some()))
+        let object = format!("/proc/PID/ns/{name}");
+        line(&format!("namespace:{name}"), object, "own", seen, ok_or_leak(own.is_some()))
     })
 }
 

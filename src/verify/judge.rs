@@ -21,12 +21,12 @@ pub(super) fn line(check: &Check, answer: Option<Answer>) -> Line {
 
 fn expected(expect: &Expect) -> String {
     match expect {
-        Expect::Denied | Expect::Limit(_) => "denied".to_owned(),
+        Expect::Denied | Expect::Limit(_) | Expect::Masked | Expect::Other | Expect::Untestable(_) => {
+            "denied".to_owned()
+        }
         Expect::Works => "works".to_owned(),
         Expect::AtMost(0) => "none".to_owned(),
         Expect::AtMost(count) => format!("at most {count}"),
-        Expect::Masked => "denied".to_owned(),
-        Expect::Untestable(_) => "denied".to_owned(),
     }
 }
 
@@ -41,6 +41,7 @@ fn verdict(check: &Check, expect: &Expect, answer: Answer) -> (Verdict, &'static
         (Expect::Masked, Outcome::Reached(0)) => {
             (Verdict::KnownLimit, "its name shows below a writable view, and nothing of what it holds")
         }
+        (Expect::Other, Outcome::Reached(0)) => (Verdict::Ok, "the cell's own of that name"),
         (_, Outcome::Reached(_)) => (Verdict::Leak, ""),
     }
 }
@@ -147,5 +148,7 @@ mod tests {
         let stat = || Probe::Stat { path: c"/x".into(), file: None };
         assert_eq!(judged(Expect::Masked, stat(), Answer::Works(0)), Verdict::KnownLimit);
         assert_eq!(judged(Expect::Masked, stat(), Answer::Works(1)), Verdict::Leak);
+        assert_eq!(judged(Expect::Other, stat(), Answer::Works(0)), Verdict::Ok);
+        assert_eq!(judged(Expect::Other, stat(), Answer::Works(1)), Verdict::Leak);
     }
 }

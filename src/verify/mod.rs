@@ -97,6 +97,8 @@ pub enum Expect {
     Limit(&'static str),
     /// Its name may show, and nothing of what it is.
     Masked,
+    /// What the host has there must not be seen; the cell may have its own.
+    Other,
     /// Nothing can be said, for this reason.
     Untestable(String),
 }

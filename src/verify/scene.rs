@@ -53,6 +53,8 @@ pub(super) struct Scene<'a> {
     /// The group of the run.
     pub gid: u32,
     pub views: Vec<View>,
+    /// Files of the host whose content is copied into the cell.
+    copies: Vec<PathBuf>,
     pub mounts: Mounts,
     /// The launcher's working directory, where no view shows it and nothing of
     /// the cell has its name.
@@ -66,7 +68,11 @@ impl<'a> Scene<'a> {
         let mounts = Mounts::own();
         let views = views(policy, host, &mounts);
         let parent = getppid().as_raw();
-        let mut scene = Scene { request, policy, gid: host.ids.gid, views, mounts, directory: None, parent };
+        let is_copy = |entry: &SystemEntry| matches!(entry, SystemEntry::Copy(_));
+        let copies =
+            host.system.iter().filter(|(_, entry)| is_copy(entry)).map(|(path, _)| path.clone()).collect();
+        let mut scene =
+            Scene { request, policy, gid: host.ids.gid, views, copies, mounts, directory: None, parent };
         scene.directory = std::env::current_dir().ok().filter(|directory| {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)
@@ -92,9 +98,17 @@ impl<'a> Scene<'a> {
         self.own_places().any(|place| place.starts_with(path))
     }
 
-    /// Whether the cell shows something at this path, of its own or by a view.
+    /// Whether a view shows something at this path of the cell.
     pub fn shows(&self, path: &Path) -> bool {
+        self.views.iter().any(|view| path.starts_with(&view.place))
+    }
+
+    /// Whether the cell may have a file of its own of this name, and not the
+    /// host's or a copy of that.
+    pub fn has_own(&self, path: &Path) -> bool {
         self.own_places().any(|place| path.starts_with(place))
+            && !self.shows(path)
+            && !self.copies.iter().any(|copy| copy == path)
     }
 
     /// Every place where something stands in the cell.

@@ -19,3 +19,4 @@ mod report;
 mod site;
 mod terminal;
 mod user;
+mod verify;
