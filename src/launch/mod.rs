@@ -35,6 +35,9 @@ use status::Status;
 use stdio::Stdio;
 use supervise::{Event, Running, Started};
 
+/// How long a cell that is tested may take to come to its exec.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What a launch takes beside the policy.
 #[derive(Debug, Default)]
 pub struct Options {
@@ -176,7 +179,8 @@ fn launch(
         return Err(error);
     }
 
-    let running = Running::new(cell, stdio, &policy.cell, started);
+    let mut running = Running::new(cell, stdio, &policy.cell, started);
+    running.patience = test.is_some().then_some(PATIENCE);
     let ended = running.supervise(|event| match event {
         Event::Probed { probe, answer } => {
             test.iter_mut().for_each(|test| test.take(probe, answer));

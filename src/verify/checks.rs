@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::harness::Harness;
 use super::scene::{Grant, Scene, View};
 use super::{Canary, Check, Expect, text};
-use crate::host::{Kind, Lookup, look_up};
+use crate::host::{File, Kind, Lookup, look_up};
 use crate::plan::Probe;
-use crate::policy::{Access, Layer, LockAccess};
+use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
 
 const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
@@ -55,14 +55,14 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
             continue;
         }
         let is_masked = view.is_some_and(|view| view.grant.is_writable()) && is_hidden(scene, path);
-        let file = match look_up(path) {
-            Lookup::Found(file) => Some(file),
-            _ => None,
-        };
         let expect = match view {
             Some(_) if is_masked => Expect::Masked,
             None if scene.has_own(path) => Expect::Other,
             _ => Expect::Denied,
+        };
+        let file = match expect {
+            Expect::Denied => None,
+            _ => found(path),
         };
         let probe = Probe::Stat { path: text(&place), file: file.map(|file| file.identity) };
         checks.push(Check::new(name, object(&place), expect, probe));
@@ -74,6 +74,13 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
                 Probe::List { path: text(&place) },
             ));
         }
+    }
+}
+
+fn found(path: &Path) -> Option<File> {
+    match look_up(path) {
+        Lookup::Found(file) => Some(file),
+        _ => None,
     }
 }
 
@@ -200,6 +207,10 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
         (std::process::id() as i32, "harness:signal", "harness:cmdline", "harness:environment"),
         (scene.parent, "harness:parent-signal", "harness:parent-cmdline", "harness:parent-environment"),
     ] {
+        if pid == 0 {
+            // It lives outside of the launcher's own PID namespace.
+            continue;
+        }
         if pid <= OWN_PIDS {
             let why = "the cell has a process of that number itself";
             checks.push(Check::untestable(signal, format!("process {pid}"), why));
@@ -318,11 +329,15 @@ fn protected(scene: &Scene, checks: &mut Vec<Check>) {
         return;
     }
     for protect in &workspace.protect {
-        let Lookup::Found(file) = look_up(&workspace.dir.join(&protect.path)) else { continue };
+        let is_directory = match found(&workspace.dir.join(&protect.path)) {
+            Some(file) => file.kind == Kind::Directory,
+            None if workspace.protect_missing == ProtectMissing::Overlay => protect.is_directory,
+            None => continue,
+        };
         let place = workspace.at.join(&protect.path);
-        let probe = match file.kind {
-            Kind::Directory => Probe::Make { path: text(&place) },
-            _ => Probe::Open { path: text(&place), flags: libc::O_WRONLY },
+        let probe = match is_directory {
+            true => Probe::Make { path: text(&place) },
+            false => Probe::Open { path: text(&place), flags: libc::O_WRONLY },
         };
         checks.push(Check::new("workspace:protected", place.display().to_string(), Expect::Denied, probe));
     }
