@@ -189,7 +189,7 @@ fn launch(
         Event::AtGate { pid, root_listing } => {
             let evidence = evidence::collect(&plan, pid, root_listing)?;
             let kernel = |layer: &str, name: &str| evidence::value(&evidence, layer, name);
-            *lines = test.as_mut().map(|test| test.judge(&plan, &kernel));
+            *lines = test.take().map(|test| test.judge(&plan, &kernel));
             if let Some(report) = &mut report {
                 report.applied(&plan, pid, evidence)?;
                 lines.iter().try_for_each(|lines| report.verified(lines.clone()))?;

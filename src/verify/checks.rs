@@ -183,23 +183,28 @@ fn port_of(port: u16, checks: &mut Vec<Check>) {
     }
 }
 
-/// Sockets of host's processes that lie in a view: connect(2) asks nothing of
-/// the mount.
+/// Sockets of the host's processes that lie in a view: connect(2) asks nothing
+/// of the mount.
 fn sockets(scene: &Scene, checks: &mut Vec<Check>) {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    // Num RefCount Protocol Flags Type St Inode Path
-    for line in table.lines().skip(1) {
-        let mut fields = line.split_ascii_whitespace().skip(4);
-        let (Some(kind), Some(path)) = (fields.next(), line.find(" /").map(|at| Path::new(&line[at + 1..])))
-        else {
-            continue;
-        };
-        let kind = i32::from_str_radix(kind, 16).unwrap_or(libc::SOCK_STREAM);
+    let sockets: BTreeSet<(&Path, i32)> = table.lines().skip(1).filter_map(socket).collect();
+    for (path, kind) in sockets {
         for (place, _) in scene.places(path) {
             let probe = Probe::ConnectPath { path: text(&place), kind };
             checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
         }
     }
+}
+
+/// Path and type of a socket that takes connections or datagrams, from a line
+/// `Num RefCount Protocol Flags Type St Inode Path`.
+fn socket(line: &str) -> Option<(&Path, i32)> {
+    const LISTENS: u32 = 0x1_0000;
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+    let kind = i32::from_str_radix(fields.next()?, 16).ok()?;
+    let path = Path::new(&line[line.find(" /")? + 1..]);
+    (flags & LISTENS != 0 || kind == libc::SOCK_DGRAM).then_some((path, kind))
 }
 
 fn processes(scene: &Scene, checks: &mut Vec<Check>) {
@@ -375,5 +380,25 @@ fn kernel(checks: &mut Vec<Check>) {
     ] {
         let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
         checks.push(Check::new(name, path, Expect::Limit(words), probe));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_take_something_are_found() {
+        let listens = "0000000000000000: 00000002 00000000 00010000 0001 01 18041 /run/a b.sock";
+        assert_eq!(socket(listens), Some((Path::new("/run/a b.sock"), libc::SOCK_STREAM)));
+        let takes = "0000000000000000: 00000002 00000000 00000000 0002 01 18042 /run/log";
+        assert_eq!(socket(takes), Some((Path::new("/run/log"), libc::SOCK_DGRAM)));
+        for other in [
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18043 /run/a.sock",
+            "0000000000000000: 00000002 00000000 00010000 0001 01 18044 @abstract",
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18045",
+        ] {
+            assert_eq!(socket(other), None);
+        }
     }
 }

@@ -177,8 +177,8 @@ pub struct Test<'a> {
     /// The checks with a probe, in the order of asking.
     asked: Vec<usize>,
     answers: Vec<Option<Answer>>,
-    /// What the launcher holds for the cell to find, until it has not.
-    harness: Option<Harness>,
+    /// What the launcher holds for the cell to find.
+    harness: Harness,
 }
 
 impl<'a> Test<'a> {
@@ -193,7 +193,7 @@ impl<'a> Test<'a> {
         // What works there changes who asks.
         asked.sort_by_key(|&index| checks[index].probe == Some(Probe::UserNamespace));
         let answers = vec![None; asked.len()];
-        Test { scene, checks, asked, answers, harness: Some(harness) }
+        Test { scene, checks, asked, answers, harness }
     }
 
     /// What the child is to ask.
@@ -211,12 +211,8 @@ impl<'a> Test<'a> {
     /// Judges the answers, and the process at the gate by what the kernel says
     /// of it: `kernel` gives a member of the evidence. The launcher has no part
     /// in the cell's surroundings from here on.
-    pub fn judge(
-        &mut self,
-        plan: &Plan,
-        kernel: &dyn Fn(&str, &str) -> Option<serde_json::Value>,
-    ) -> Vec<Line> {
-        self.harness = None;
+    pub fn judge(self, plan: &Plan, kernel: &dyn Fn(&str, &str) -> Option<serde_json::Value>) -> Vec<Line> {
+        drop(self.harness);
         let mut answers: Vec<Option<Answer>> = vec![None; self.checks.len()];
         for (&index, answer) in self.asked.iter().zip(&self.answers) {
             answers[index] = *answer;
