@@ -490,7 +490,7 @@ mod tests {
             ("cellblock run --env A b -- true", "write '--env A=b'"),
             ("cellblock run --env A=b bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --cwd /x -- true", "write '--chdir PATH'"),
-            ("cellblock exec true", "the commands are run, plan, demo, policy"),
+            ("cellblock exec true", "the commands are run, verify, plan, demo, policy"),
             ("cellblock policy lint", "the commands are show, check, schema"),
             ("cellblock run bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --net host bash -c x", "write '-- bash'"),
