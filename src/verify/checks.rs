@@ -127,14 +127,10 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
                 continue;
             }
         };
-        let is_granted = |path: &Path| {
-            let shown = |view: &View| path.starts_with(&view.source) || view.source.starts_with(path);
-            scene.views.iter().any(shown)
-        };
-        let mut neighbours = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| !is_granted(path) && !scene.stands(path));
+        let leads = |path: &Path| scene.views.iter().any(|view| view.source.starts_with(path));
+        let entries = entries.flatten().map(|entry| entry.path());
+        let mut neighbours =
+            entries.filter(|path| !leads(path) && !is_shown(scene, path) && !scene.stands(path));
         for neighbour in neighbours.by_ref().take(NEIGHBOURS) {
             unseen(scene, "run:sibling", &neighbour, checks);
         }
@@ -143,9 +139,21 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
             0 => parent.display().to_string(),
             more => format!("{}, with {more} more", parent.display()),
         };
+        if is_shown(scene, parent) {
+            continue;
+        }
         let expect = Expect::AtMost(children(scene, parent).len() as i32);
         checks.push(Check::new("run:listing", object, expect, Probe::List { path: text(parent) }));
     }
+}
+
+/// Whether a view shows the path, with nothing hidden between.
+fn is_shown(scene: &Scene, path: &Path) -> bool {
+    let hides = |view: &View| {
+        let mut hidden = scene.policy.run.hide.iter().map(|entry| &entry.path);
+        hidden.any(|hidden| path.starts_with(hidden) && hidden.starts_with(&view.source))
+    };
+    scene.views.iter().any(|view| path.starts_with(&view.source) && !hides(view))
 }
 
 fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
@@ -385,7 +393,83 @@ fn kernel(checks: &mut Vec<Check>) {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
+    use crate::cli::CellOptions;
+    use crate::host::{Host, Ids};
+    use crate::policy::load::load;
+    use crate::verify::Request;
+
+    /// The checks of a policy that hides runs and secrets of an instance, as
+    /// `name object probe expectation`.
+    fn checks(options: CellOptions) -> Vec<String> {
+        // Not in /tmp, which every cell has for itself.
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        for name in ["inst/runs/a", "inst/runs/b", "inst/secrets", "inst/tool"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let hide = ["inst/runs", "inst/secrets"].map(Into::into).to_vec();
+        let options = CellOptions { hide, ..options };
+        let policy = load(&options, &|_| None, dir.path()).unwrap();
+        let host = Host::probe(Ids::default(), false, None, crate::plan::paths(&policy));
+        let request = Request::default();
+        let scene = Scene::new(&request, &policy, &host);
+        let mut checks = Vec::new();
+        hidden(&scene, &mut checks);
+        siblings(&scene, &mut checks);
+        let root = format!("{}/", dir.path().display());
+        let lines = checks.into_iter().map(|check| {
+            let probe = check.probe.map(|probe| format!("{probe:?}")).unwrap_or_default();
+            let kind = probe.split(' ').next().unwrap_or_default();
+            format!("{} {} {kind} {:?}", check.name, check.object.replace(&root, ""), check.expect)
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn below_a_read_only_view_hidden_paths_and_neighbours_are_absent() {
+        let expected = [
+            "run:hidden inst/runs List AtMost(1)",
+            "run:hidden inst/secrets Stat Denied",
+            "run:sibling inst/runs/b Stat Denied",
+            "run:listing inst/runs List AtMost(1)",
+        ];
+        let expose = || vec!["inst/runs/a".into()];
+        let ro_bind = vec![OsString::from("inst")];
+        assert_eq!(checks(CellOptions { ro_bind, expose: expose(), ..CellOptions::default() }), expected);
+        // Outside of every view it is an assertion.
+        assert_eq!(checks(CellOptions { expose: expose(), ..CellOptions::default() }), expected);
+    }
+
+    #[test]
+    fn below_a_writable_view_a_mask_may_show() {
+        let bind = vec![OsString::from("inst:/opt/inst")];
+        let found = checks(CellOptions { bind, ..CellOptions::default() });
+        let expected = [
+            "run:hidden inst/runs Stat Denied",
+            "run:hidden inst/runs, at /opt/inst/runs Stat Masked",
+            "run:hidden inst/runs, at /opt/inst/runs List AtMost(0)",
+            "run:hidden inst/secrets Stat Denied",
+            "run:hidden inst/secrets, at /opt/inst/secrets Stat Masked",
+            "run:hidden inst/secrets, at /opt/inst/secrets List AtMost(0)",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_lies_beside_a_workspace_in_a_view_is_granted() {
+        let (ro_bind, workspace) = (vec![OsString::from("inst")], Some("inst/tool".into()));
+        let found = checks(CellOptions { ro_bind, workspace, ..CellOptions::default() });
+        let expected = [
+            "run:hidden inst/runs Stat Denied",
+            "run:hidden inst/secrets Stat Denied",
+            "run:sibling inst/runs Stat Denied",
+            "run:sibling inst/secrets Stat Denied",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        assert!(expected.iter().all(|line| found.iter().any(|found| found == line)), "{found:?}");
+    }
 
     #[test]
     fn sockets_that_take_something_are_found() {

@@ -95,7 +95,9 @@ impl<'a> Scene<'a> {
 
     /// Whether the cell has something of this name by itself, or leads through it.
     pub fn stands(&self, path: &Path) -> bool {
-        self.own_places().any(|place| place.starts_with(path))
+        // A link to /tmp, in most cells.
+        let link = Path::new("/var/tmp");
+        self.own_places().chain([link]).any(|place| place.starts_with(path))
     }
 
     /// Whether a view shows something at this path of the cell.
@@ -113,7 +115,7 @@ impl<'a> Scene<'a> {
 
     /// Every place where something stands in the cell.
     pub fn own_places(&self) -> impl Iterator<Item = &Path> {
-        const OWN: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/tmp", "/var/tmp"];
+        const OWN: [&str; 5] = ["/dev", "/etc", "/proc", "/run", "/tmp"];
         let policy = self.policy;
         let tmpfs = policy.filesystem.tmpfs.iter().map(|tmpfs| &*tmpfs.path);
         let views = self.views.iter().map(|view| &*view.place);
