@@ -1,7 +1,7 @@
 //! Calls that find out whether something can be reached, and change nothing.
 //!
 //! Each gives the kernel's answer: a number where it works, or the errno. None
-//! waits for anybody for longer than [`PATIENCE`].
+//! waits for anybody for longer than a tenth of a second.
 
 use std::ffi::CStr;
 use std::mem::{MaybeUninit, offset_of};
