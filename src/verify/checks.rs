@@ -1,9 +1,10 @@
 //! What is asked from within.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::harness::Harness;
@@ -191,18 +192,34 @@ fn port_of(port: u16, checks: &mut Vec<Check>) {
     }
 }
 
-/// Sockets of the host's processes that lie in a view: connect(2) asks nothing
-/// of the mount.
+/// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
+/// tells of those that were bound by an absolute path in the launcher's own
+/// network; the others are looked for in the views themselves.
 fn sockets(scene: &Scene, checks: &mut Vec<Check>) {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let sockets: BTreeSet<(&Path, i32)> = table.lines().skip(1).filter_map(socket).collect();
-    for (path, kind) in sockets {
-        for (place, _) in scene.places(path) {
-            let probe = Probe::ConnectPath { path: text(&place), kind };
-            checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
+    let mut places: BTreeMap<PathBuf, i32> = BTreeMap::new();
+    for view in &scene.views {
+        match view.kind {
+            Kind::Socket => drop(places.insert(view.place.clone(), libc::SOCK_STREAM)),
+            Kind::Directory if view.grant != Grant::System => {
+                let entries = fs::read_dir(&view.source).into_iter().flatten().flatten().take(ENTRIES);
+                let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+                places.extend(sockets.map(|entry| (view.place.join(entry.file_name()), libc::SOCK_STREAM)));
+            }
+            _ => {}
         }
     }
+    for (path, kind) in table.lines().skip(1).filter_map(socket) {
+        places.extend(scene.places(path).into_iter().map(|(place, _)| (place, kind)));
+    }
+    for (place, kind) in places {
+        let probe = Probe::ConnectPath { path: text(&place), kind };
+        checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
+    }
 }
+
+/// As many entries of a view are looked at for a socket.
+const ENTRIES: usize = 512;
 
 /// Path and type of a socket that takes connections or datagrams, from a line
 /// `Num RefCount Protocol Flags Type St Inode Path`.
@@ -236,6 +253,8 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
             checks.push(Check::new(name, path, Expect::Denied, probe));
         }
     }
+    let init = Probe::Stat { path: c"/proc/1".into(), file: None };
+    checks.push(Check::new("init:hidden", "/proc/1", Expect::Denied, init));
     checks.push(Check::new("harness:processes", "/proc", Expect::AtMost(0), Probe::Processes));
     if let Some(directory) = &scene.directory {
         unseen(scene, "harness:directory", directory, checks);

@@ -96,6 +96,7 @@ fn a_sound_cell_is_sound() {
         "harness:shared-memory",
         "harness:message-queue",
         "harness:cmdline",
+        "init:hidden",
         "landlock:root-listing",
         "seccomp:refused-call",
         "seccomp:user-namespace",
@@ -286,6 +287,13 @@ fn a_socket_in_a_view_is_found() {
     site.own(&path);
     let found = verify(&site, &["--ro-bind", &format!("{}:/opt/tool", site.text("tool"))]);
     wrong(&found, &["view:socket /opt/tool/agent.sock"]);
+    let bind = format!("{}:/run/agent.sock", path.display());
+    wrong(&verify(&site, &["--ro-bind", &bind]), &["view:socket /run/agent.sock"]);
+
+    // Renamed, it is known to the kernel by another path than it has.
+    fs::rename(&path, site.path("tool/other.sock")).unwrap();
+    let found = verify(&site, &["--ro-bind", &format!("{}:/opt/tool", site.text("tool"))]);
+    wrong(&found, &["view:socket /opt/tool/other.sock"]);
 }
 
 #[test]
@@ -441,8 +449,15 @@ fn nothing_of_the_test_stays() {
 #[test]
 fn a_cell_that_cannot_be_built_is_neither_sound_nor_leaking() {
     let Some(site) = site() else { return };
-    for options in [&["--ro-bind", "none"][..], &["--chdir", "/none"], &["--policy", "none.toml"]] {
-        let output = site.command(site.program()).arg("verify").args(options).output().unwrap();
+    for words in [
+        &["verify", "--ro-bind", "none"][..],
+        &["verify", "--chdir", "/none"],
+        &["verify", "--policy", "none.toml"],
+        &["verify", "--pass-fd", "77"],
+        // Without the test a canary would say nothing.
+        &["run", "--canary", "secrets/key", "--", "true"],
+    ] {
+        let output = site.command(site.program()).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
