@@ -45,11 +45,10 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
     let places = places.into_iter().map(|(place, view)| (place, Some(view)));
     for (place, view) in own.into_iter().chain(places) {
         let mut below = children(scene, &place);
-        // What a view shows is there by that view.
-        if view.is_some() {
-            below.remove(Path::new(""));
-        }
-        if !below.is_empty() {
+        // What a view shows is there by that view; without one, the cell has
+        // something else of that name.
+        let is_taken = below.remove(Path::new("")) && view.is_none();
+        if !below.is_empty() && !is_taken {
             // What leads to the cell's own is there, and shows no more than that.
             let expect = Expect::AtMost(below.len() as i32);
             checks.push(Check::new(name, object(&place), expect, Probe::List { path: text(&place) }));
@@ -58,7 +57,7 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
         let is_masked = view.is_some_and(|view| view.grant.is_writable()) && is_hidden(scene, path);
         let expect = match view {
             Some(_) if is_masked => Expect::Masked,
-            None if scene.has_own(path) => Expect::Other,
+            None if is_taken || scene.has_own(path) => Expect::Other,
             _ => Expect::Denied,
         };
         let file = match expect {
@@ -423,13 +422,17 @@ mod tests {
     /// The checks of a policy that hides runs and secrets of an instance, as
     /// `name object probe expectation`.
     fn checks(options: CellOptions) -> Vec<String> {
+        checks_in(|_| options)
+    }
+
+    fn checks_in(options: impl FnOnce(&Path) -> CellOptions) -> Vec<String> {
         // Not in /tmp, which every cell has for itself.
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         for name in ["inst/runs/a", "inst/runs/b", "inst/secrets", "inst/tool"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
         let hide = ["inst/runs", "inst/secrets"].map(Into::into).to_vec();
-        let options = CellOptions { hide, ..options };
+        let options = CellOptions { hide, ..options(dir.path()) };
         let policy = load(&options, &|_| None, dir.path()).unwrap();
         let host = Host::probe(Ids::default(), false, None, crate::plan::paths(&policy));
         let request = Request::default();
@@ -473,6 +476,14 @@ mod tests {
             "run:hidden inst/secrets, at /opt/inst/secrets Stat Masked",
             "run:hidden inst/secrets, at /opt/inst/secrets List AtMost(0)",
         ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_view_may_have_the_name_of_what_is_hidden() {
+        let tool = |dir: &Path| OsString::from(format!("inst/tool:{}/inst/secrets", dir.display()));
+        let found = checks_in(|dir| CellOptions { ro_bind: vec![tool(dir)], ..CellOptions::default() });
+        let expected = ["run:hidden inst/runs Stat Denied", "run:hidden inst/secrets Stat Other"];
         assert_eq!(found, expected);
     }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cellblock::evidence::ReportLine;
 use cellblock::verify::Document;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
 use crate::cell::Ground;
@@ -433,6 +434,12 @@ fn nothing_of_the_test_stays() {
         String::from_utf8(output.stdout).unwrap().lines().count()
     };
     assert_eq!(run(&["--verify"]), run(&[]));
+    // Nothing was made, and removed again, where it was granted.
+    let changed = || fs::metadata(&own).unwrap().modified().unwrap();
+    let before = changed();
+    verify(&site, &["--expose", "runs/a"]);
+    assert_eq!(changed(), before);
+
     let limit = Instant::now() + Duration::from_secs(10);
     let uid = site.ids.uid.to_string();
     // key shmid perms size cpid lpid nattch uid …; other tests make and remove theirs.
@@ -444,6 +451,30 @@ fn nothing_of_the_test_stays() {
         assert!(Instant::now() < limit, "a segment is left");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_reader_of_the_channel_is_not_told_of_the_test() {
+    let Some(site) = site() else { return };
+    site.directory("channel");
+    let fifo = site.fifo("channel/activity.fifo");
+    site.file("p.toml", "version = 1\n[channel]\ndir = 'channel'\nfifo = ['activity.fifo']\n", 0o644);
+    let mut options = fs::File::options();
+    let reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(fifo).unwrap();
+    let has_had_a_writer = || {
+        let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, 0u16).unwrap() > 0
+    };
+    let run = |command: &[&str]| {
+        let mut run = site.command(site.program());
+        let output =
+            run.args(["run", "--verify", "--policy", "p.toml", "--"]).args(command).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    run(&["true"]);
+    assert!(!has_had_a_writer());
+    run(&["sh", "-c", &format!("echo > {}", site.text("channel/activity.fifo"))]);
+    assert!(has_had_a_writer());
 }
 
 #[test]
