@@ -1,6 +1,8 @@
 //! Mount tables, as `/proc/PID/mountinfo` has them (proc(5)).
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::ops::Bound;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -51,24 +53,37 @@ fn path(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// A mount table.
+/// A mount table, by where the mounts are; of two on one place the later one
+/// is seen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mounts(pub Vec<Mount>);
+pub(super) struct Mounts(BTreeMap<PathBuf, Mount>);
 
 impl Mounts {
     /// That of this process.
     pub fn own() -> Mounts {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Mounts(table.lines().filter_map(Mount::parse).collect())
+        table.lines().filter_map(Mount::parse).collect()
     }
 
     /// Where a path lies: the file system, and the path in it.
     pub fn locate(&self, path: &Path) -> Option<(&str, PathBuf)> {
-        // Of two mounts on one place the later one is seen.
-        let holds = self.0.iter().filter(|mount| path.starts_with(&mount.point));
-        let mount = holds.max_by_key(|mount| mount.point.components().count())?;
+        let mount = path.ancestors().find_map(|above| self.0.get(above))?;
         let rest = path.strip_prefix(&mount.point).ok()?;
         Some((&mount.device, join(&mount.root, rest)))
+    }
+
+    /// The mounts at a path and below it.
+    pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        // Paths are ordered by their components.
+        let range = (Bound::Included(path), Bound::Unbounded);
+        let from = self.0.range::<Path, _>(range).map(|(_, mount)| mount);
+        from.take_while(move |mount| mount.point.starts_with(path))
+    }
+}
+
+impl FromIterator<Mount> for Mounts {
+    fn from_iter<T: IntoIterator<Item = Mount>>(mounts: T) -> Mounts {
+        Mounts(mounts.into_iter().map(|mount| (mount.point.clone(), mount)).collect())
     }
 }
 
@@ -81,7 +96,9 @@ pub(super) fn join(base: &Path, rest: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    const TABLE: [&str; 4] = [
+    const TABLE: [&str; 6] = [
+        "33 22 8:2 / /srv/a rw - xfs /dev/sdb rw",
+        "34 22 8:2 / /srv-a rw - xfs /dev/sdb rw",
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw",
         "30 22 0:5 / /proc rw - proc proc rw",
         "31 22 8:1 /srv/a\\040b /alias rw - ext4 /dev/sda1 rw",
@@ -90,11 +107,13 @@ mod tests {
 
     #[test]
     fn a_path_lies_in_its_nearest_mount() {
-        let mounts = Mounts(TABLE.iter().filter_map(|line| Mount::parse(line)).collect());
+        let mounts: Mounts = TABLE.iter().filter_map(|line| Mount::parse(line)).collect();
         let located = |path: &str| mounts.locate(Path::new(path)).unwrap();
         assert_eq!(located("/home/x"), ("8:1", "/home/x".into()));
         assert_eq!(located("/alias/x"), ("8:1", "/srv/a b/x".into()));
         assert_eq!(located("/srv"), ("8:2", "/".into()));
         assert_eq!(located("/srvx"), ("8:1", "/srvx".into()));
+        let points: Vec<&Path> = mounts.below(Path::new("/srv")).map(|mount| &*mount.point).collect();
+        assert_eq!(points, [Path::new("/srv"), Path::new("/srv/a")]);
     }
 }

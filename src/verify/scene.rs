@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::getppid;
 
-use super::mounts::{Mounts, join};
+use super::mounts::{Mount, Mounts, join};
 use super::{Canary, Request};
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::policy::{Access, Mode, Policy};
@@ -19,8 +19,8 @@ pub(super) struct View {
     pub grant: Grant,
     /// Its file system, and which path of that it shows.
     located: Option<(String, PathBuf)>,
-    /// What the host has mounted below it, as places in `mounts`.
-    mounts: Vec<usize>,
+    /// What the host has mounted there and below.
+    mounts: Vec<Mount>,
 }
 
 /// What a view is there for.
@@ -142,8 +142,7 @@ impl<'a> Scene<'a> {
             {
                 add(join(&view.place, rest), view);
             }
-            let mounts = view.mounts.iter().map(|&index| &self.mounts.0[index]);
-            for mount in mounts.filter(|mount| mount.device == *device) {
+            for mount in view.mounts.iter().filter(|mount| mount.device == *device) {
                 if let (Ok(below), Ok(rest)) =
                     (mount.point.strip_prefix(&view.source), inside.strip_prefix(&mount.root))
                 {
@@ -156,16 +155,13 @@ impl<'a> Scene<'a> {
 }
 
 fn views(policy: &Policy, host: &Host, mounts: &Mounts) -> Vec<View> {
-    let view = |source: &Path, place: &Path, kind, grant| {
-        let below = |index: &usize| mounts.0[*index].point.starts_with(source);
-        View {
-            source: source.to_owned(),
-            place: place.to_owned(),
-            kind,
-            grant,
-            located: mounts.locate(source).map(|(device, inside)| (device.to_owned(), inside)),
-            mounts: (0..mounts.0.len()).filter(below).collect(),
-        }
+    let view = |source: &Path, place: &Path, kind, grant| View {
+        source: source.to_owned(),
+        place: place.to_owned(),
+        kind,
+        grant,
+        located: mounts.locate(source).map(|(device, inside)| (device.to_owned(), inside)),
+        mounts: mounts.below(source).cloned().collect(),
     };
     let mut views = Vec::new();
     for (place, entry) in &host.system {

@@ -437,7 +437,7 @@ fn nothing_of_the_test_stays() {
     // Nothing was made, and removed again, where it was granted.
     let changed = || fs::metadata(&own).unwrap().modified().unwrap();
     let before = changed();
-    verify(&site, &["--expose", "runs/a"]);
+    verify(&site, &["--expose", "runs/a", "--", "touch", &site.text("runs/a/ran")]);
     assert_eq!(changed(), before);
 
     let limit = Instant::now() + Duration::from_secs(10);
