@@ -191,6 +191,39 @@ fn a_parent_that_is_exposed_shows_the_other_runs() {
     has(&found, "ok", &format!("run:sibling {}", site.text("runs/b")));
 }
 
+#[test]
+fn two_runs_at_once_find_nothing_of_each_other() {
+    let Some(site) = site() else { return };
+    let mut other = site.command(site.program());
+    let script = "echo a > \"$0\"/state; touch \"$0\"/started; exec sleep 60";
+    other.args([
+        "run",
+        "--expose",
+        "runs/a",
+        "--timeout",
+        "50s",
+        "--",
+        "sh",
+        "-c",
+        script,
+        &site.text("runs/a"),
+    ]);
+    let mut other = other.spawn().unwrap();
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !site.path("runs/a/started").exists() {
+        assert!(Instant::now() < limit, "the other run does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let state = site.text("runs/a/state");
+    let found = verify(&site, &["--expose", "runs/b", "--canary", &state]);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(other.id() as i32), nix::sys::signal::SIGTERM).unwrap();
+    other.wait().unwrap();
+    wrong(&found, &[]);
+    has(&found, "ok", &format!("canary:path {state}"));
+    has(&found, "ok", &format!("run:sibling {}", site.text("runs/a")));
+    has(&found, "ok", "harness:processes /proc");
+}
+
 /// Runs `script`, and then `verify` with these options, where it may mount.
 fn mounted(site: &Site, script: &str, options: &str) -> Value {
     let (uid, gid) = (site.ids.uid, site.ids.gid);
