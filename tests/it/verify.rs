@@ -239,14 +239,12 @@ fn mounted(site: &Site, script: &str, options: &str) -> Value {
 #[test]
 fn a_second_path_to_what_is_hidden_is_found() {
     let Some(site) = site() else { return };
-    let found = mounted(
-        &site,
-        "mount --bind secrets alias",
-        "--ro-bind alias:/opt/alias --hide secrets --expose runs/a",
-    );
-    let secrets = site.text("secrets");
-    wrong(&found, &[&format!("run:hidden {secrets}, at /opt/alias")]);
-    has(&found, "ok", &format!("run:hidden {secrets}"));
+    site.directory("secrets/inner");
+    let found =
+        mounted(&site, "mount --bind secrets alias", "--ro-bind alias:/opt/alias --hide secrets/inner");
+    let inner = site.text("secrets/inner");
+    wrong(&found, &[&format!("run:hidden {inner}, at /opt/alias/inner")]);
+    has(&found, "ok", &format!("run:hidden {inner}"));
 
     // The runs beside this one, by an alias of what holds them.
     let found = mounted(&site, "mount --bind runs alias", "--ro-bind alias:/opt/alias --expose runs/a");
@@ -299,7 +297,8 @@ fn a_variable_that_tells_is_found() {
         );
         document(&command.args(options).output().unwrap())
     };
-    let hide = ["--hide", &*site.text("secrets")];
+    let (runs, hidden) = (site.text("runs"), site.text("secrets"));
+    let hide = ["--hide", &*hidden, "--hide", &*runs];
     wrong(&with("WHERE", &format!("file://{secrets}"), &hide), &["environment:value WHERE"]);
     wrong(
         &with("WHERE", &format!("/usr/bin:{secrets}"), &["--canary", &secrets]),
