@@ -498,7 +498,7 @@ fn expose(entry: &PathOr<ExposeTable>, dir: &Path, origin: Origin) -> Result<Exp
 }
 
 fn default_protect() -> Result<Vec<Protect>, Problem> {
-    PROTECT.iter().map(|path| protect(path, "built in".into())).collect()
+    PROTECT.iter().map(|path| protect(path, "default of workspace.protect".into())).collect()
 }
 
 fn protect(text: &str, origin: Origin) -> Result<Protect, Problem> {

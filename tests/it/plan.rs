@@ -466,6 +466,7 @@ proptest! {
             Ok(plan) => {
                 check_places(&plan, &policy, &host);
                 check_hidden(&plan, &policy);
+                check_protected(&plan, &policy, &host);
                 check_attributes(&plan, &policy, &host);
                 check_order(&plan, gate);
                 check_rights(&plan, &policy);
@@ -532,9 +533,13 @@ fn check_hidden(plan: &Plan, policy: &Policy) {
     for step in &plan.init {
         let Step::Bind { source, path, .. } = step else { continue };
         let (source, shown) = (PathBuf::from(source.to_string()), place(path));
+        // What an overlay of the workspace needs beside it is taken away again.
+        if shown.starts_with("/scratch") && shown.ends_with("around") {
+            continue;
+        }
         for hidden in &policy.run.hide {
             if source.starts_with(&hidden.path) {
-                let is_own = own.iter().any(|own| source.starts_with(own));
+                let is_own = own.iter().any(|own| source.starts_with(own) && own.starts_with(&hidden.path));
                 let of_the_channel = policy.channel.as_ref().is_some_and(|channel| {
                     channel.read_only.iter().chain(&channel.execute).any(|entry| entry.path == source)
                 });
@@ -545,8 +550,6 @@ fn check_hidden(plan: &Plan, policy: &Policy) {
             let parts = || below.ancestors().filter(|part| *part != Path::new(""));
             let (over, at) = match overlays.get(&shown) {
                 Some(at) => (Some(shown.with_file_name("over")), at),
-                // The parent of a workspace's overlay is taken away again.
-                None if shown.starts_with("/scratch") => continue,
                 None => (None, &shown),
             };
             let white = over.is_some_and(|over| parts().any(|part| whiteouts.contains(&over.join(part))));
@@ -555,6 +558,46 @@ fn check_hidden(plan: &Plan, policy: &Policy) {
         }
     }
     assert_eq!(plan.hidden.is_empty(), policy.run.hide.is_empty());
+}
+
+/// What is protected is a read-only mount of its own, or another view's.
+fn check_protected(plan: &Plan, policy: &Policy, host: &Host) {
+    let Some(workspace) = policy.workspace.as_ref().filter(|w| w.access == Access::ReadWrite) else { return };
+    let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+    for protect in &workspace.protect {
+        // The one that it lies in holds it too.
+        if workspace
+            .protect
+            .iter()
+            .any(|other| other.path != protect.path && protect.path.starts_with(&other.path))
+        {
+            continue;
+        }
+        let source = workspace.dir.join(&protect.path);
+        if policy
+            .run
+            .hide
+            .iter()
+            .any(|hidden| hidden.path.starts_with(&workspace.dir) && source.starts_with(&hidden.path))
+        {
+            continue;
+        }
+        let at = workspace.at.join(&protect.path);
+        let is_there = host.file(&workspace.dir.join(&protect.path)) != Lookup::Missing;
+        let nearer =
+            |place: &Path| at.starts_with(place) && place.starts_with(&workspace.at) && place != workspace.at;
+        let holds = |step: &Step| match step {
+            Step::Bind { path, attributes, source, .. } => {
+                let is_another = Path::new(&source.to_string())
+                    != workspace.dir.join(place(path).strip_prefix(&workspace.at).unwrap_or(&place(path)));
+                nearer(&place(path)) && (attributes & READ_ONLY != 0 || is_another)
+            }
+            Step::Cover { path, attributes, .. } => nearer(&place(path)) && attributes & READ_ONLY != 0,
+            Step::Mount { path, .. } => nearer(&place(path)),
+            _ => false,
+        };
+        assert!(!(is_there || by_overlay) || plan.init.iter().any(holds), "{at:?}\n{plan}");
+    }
 }
 
 /// What stands at a place while the tree is built.

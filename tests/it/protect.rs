@@ -447,6 +447,16 @@ fn no_other_view_can_write_what_is_protected() {
 }
 
 #[test]
+fn the_default_list_holds_in_a_workspace_below_a_hidden_path() {
+    let Some(desk) = Desk::new("") else { return };
+    desk.host("mkdir -p .git/hooks");
+    let told = desk.run(false, &["--hide", "."], "touch .git/hooks/x || mv .git g");
+    assert_eq!(told.code, Some(1), "{told:?}");
+    assert!(told.stderr.contains("Read-only file system"), "{told:?}");
+    assert!(told.stderr.contains("Device or resource busy"), "{told:?}");
+}
+
+#[test]
 fn a_report_is_refused_in_a_view_named_like_the_scratch_directory() {
     let Some(desk) = Desk::new("protect = [\".envrc\"]\nprotect_missing = \"overlay\"") else { return };
     let told = desk.launch(false, &["--bind", "reports:/scratchy"], "true").output().expect("a launch");

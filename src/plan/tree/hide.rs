@@ -81,7 +81,7 @@ pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
     }
     let filesystem = &policy.filesystem;
     for bind in filesystem.ro_bind.iter().chain(&filesystem.bind) {
-        if let Some(hidden) = hider(policy, &bind.src).filter(|_| !is_the_runs_own(policy, &bind.src)) {
+        if let Some(hidden) = hider(policy, &bind.src) {
             return Err(at(&bind.origin, format!("{} is hidden", bind.src.display()))
                 .cause(format!("no view may show what lies in {} ({})", hidden.path.display(), hidden.origin))
                 .remedy("expose it, where it is this run's own; else take one of the two away"));
@@ -135,16 +135,16 @@ pub(super) fn refuse_revealing(
     }
 }
 
+/// The hidden path that a view of `path` would show a part of: one that no entry
+/// of the run's own between them takes out of it.
 fn hider<'a>(policy: &'a Policy, path: &Path) -> Option<&'a Entry> {
-    policy.run.hide.iter().find(|hidden| path.starts_with(&hidden.path))
-}
-
-/// Whether an entry that may show a part of what is hidden shows `path`.
-fn is_the_runs_own(policy: &Policy, path: &Path) -> bool {
     let exposures = policy.run.expose.iter().map(|expose| &expose.path);
     let channel = policy.channel.iter().map(|channel| &channel.dir);
     let workspace = policy.workspace.iter().map(|workspace| &workspace.dir);
-    exposures.chain(channel).chain(workspace).any(|own| path.starts_with(own))
+    let own: Vec<&PathBuf> = exposures.chain(channel).chain(workspace).collect();
+    let is_taken_out =
+        |hidden: &Entry| own.iter().any(|own| path.starts_with(own) && own.starts_with(&hidden.path));
+    policy.run.hide.iter().find(|hidden| path.starts_with(&hidden.path) && !is_taken_out(hidden))
 }
 
 /// A mount can give one directory two paths.
@@ -341,17 +341,17 @@ fn down_to(path: &Path) -> Vec<&Path> {
     parts
 }
 
-/// The view as a directory of the cell's own, with a view for each entry that
-/// is not hidden.
+/// The view as a tmpfs, with a view for each entry that is not hidden; a plain
+/// directory could not be made where it lies in another view.
 fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
     tree.notes.push(format!(
         "{}: built of single binds, as the kernel refuses an overlay of {}; the mount table names what is in it",
         view.place.display(),
         view.source.display()
     ));
+    tree.nodes.insert(view.place.clone(), Node { content: Content::Sealed, ..view.node.clone() });
     let mut directories = vec![(view.place.clone(), view.source.clone())];
     while let Some((place, source)) = directories.pop() {
-        tree.nodes.insert(place.clone(), Node { content: Content::Directory, ..view.node.clone() });
         for name in tree.host.listings.get(&source).into_iter().flatten() {
             let (place, source) = (place.join(name), source.join(name));
             if tree.nodes.contains_key(&place) || is_hidden(policy, &source) {
@@ -359,8 +359,8 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
             }
             let content = match tree.host.file(&source) {
                 Lookup::Found(_) if tree.host.listings.contains_key(&source) => {
-                    directories.push((place, source));
-                    continue;
+                    directories.push((place.clone(), source));
+                    Content::Directory
                 }
                 Lookup::Found(file) if file.kind != Kind::Device => Content::Bind {
                     source,

@@ -41,7 +41,7 @@ impl Tree<'_> {
             Access::ReadOnly => (READ_ONLY | VIEW, Grant::ReadExecute),
             Access::ReadWrite => (VIEW, Grant::ReadWrite),
         };
-        let stubs = self.stubs(workspace);
+        let stubs = self.stubs(policy, workspace);
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
         let content = if by_overlay && workspace.access == Access::ReadOnly {
             self.overlay(&workspace.dir, dir, &workspace.at, &workspace.origin)?
@@ -70,17 +70,34 @@ impl Tree<'_> {
     }
 
     /// What is protected and missing, where it is to be there and empty.
-    fn stubs(&self, workspace: &Workspace) -> Vec<(PathBuf, bool)> {
+    fn stubs(&self, policy: &Policy, workspace: &Workspace) -> Vec<(PathBuf, bool)> {
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
         if workspace.access == Access::ReadOnly || !by_overlay {
             return Vec::new();
         }
-        let missing = workspace
-            .protect
-            .iter()
+        let missing = self
+            .shown(policy, workspace)
+            .into_iter()
             .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing)
             .filter(|protect| self.file_above(workspace, protect).is_none());
         missing.map(|protect| (protect.path.clone(), protect.is_directory)).collect()
+    }
+
+    /// The protected paths that the cell sees in the workspace: no other view
+    /// stands there, or nearer to it, and none is hidden.
+    fn shown<'p>(&self, policy: &Policy, workspace: &'p Workspace) -> Vec<&'p Protect> {
+        let hidden = |path: &Path| {
+            let inside = policy.run.hide.iter().filter(|hidden| hidden.path.starts_with(&workspace.dir));
+            inside.map(|hidden| &hidden.path).any(|hidden| path.starts_with(hidden))
+        };
+        let elsewhere = |place: &Path| {
+            let above = place.ancestors().take_while(|above| *above != workspace.at);
+            above.into_iter().any(|above| self.nodes.contains_key(above))
+        };
+        outermost(workspace)
+            .filter(|protect| !hidden(&workspace.dir.join(&protect.path)))
+            .filter(|protect| !elsewhere(&workspace.at.join(&protect.path)))
+            .collect()
     }
 
     /// The file that a protected path would have to lie below, as `.git` is one
@@ -101,7 +118,7 @@ impl Tree<'_> {
         let has_stubs =
             self.nodes.get(&workspace.at).is_some_and(|node| matches!(node.content, Content::Stubs { .. }));
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
-        for protect in &workspace.protect {
+        for protect in self.shown(policy, workspace) {
             // As long as that file stays, nothing can be made below it.
             let file_above = self.file_above(workspace, protect).filter(|_| by_overlay);
             let path = file_above.unwrap_or(&protect.path);
@@ -109,7 +126,7 @@ impl Tree<'_> {
             if has_stubs || self.host.file(&source) != Lookup::Missing {
                 refuse_another_way(policy, &source)?;
             }
-            // Another view there is its own protection.
+            // One file can stand in the way of several.
             if self.nodes.contains_key(&place) {
                 continue;
             }
@@ -129,6 +146,21 @@ impl Tree<'_> {
         }
         Ok(())
     }
+}
+
+/// Each protected path once, without those that lie in another: it is read-only
+/// with all that is in it.
+fn outermost(workspace: &Workspace) -> impl Iterator<Item = &Protect> {
+    let all = &workspace.protect;
+    all.iter()
+        .enumerate()
+        .filter(|(nth, protect)| {
+            let is_inside =
+                |other: &Protect| protect.path != other.path && protect.path.starts_with(&other.path);
+            let is_known = all[..*nth].iter().any(|other| other.path == protect.path);
+            !is_known && !all.iter().any(is_inside)
+        })
+        .map(|(_, protect)| protect)
 }
 
 /// A part of the workspace's overlay as a mount of its own.
