@@ -1,6 +1,8 @@
 //! The command line as types. Nothing here opens, reads or prints; what the
 //! flags mean is decided by [`crate::policy::load`].
 
+mod verify;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
@@ -14,6 +16,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use thiserror::Error;
 
 use crate::policy::{Layer, Mode, NetworkMode, profile};
+pub use verify::VerifyOptions;
 
 /// Seals one AI agent in a cell of its own.
 #[derive(Debug, Parser)]
@@ -30,6 +33,9 @@ pub enum Command {
     /// Run the provider in a cell.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunOptions>),
+    /// Build the cell, test it from within, and run nothing.
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(Box<VerifyOptions>),
     /// Print the steps that `run` would take, and take none.
     Plan(Box<PlanOptions>),
     /// A fixture instance and a scripted agent that tries to read it; needs nothing.
@@ -81,6 +87,13 @@ pub struct RunOptions {
     /// Leave descriptor N open in the provider; all others from 3 on are closed.
     #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,
+    /// Test the finished cell from within first; where a line is wrong, exit 125
+    /// without running the provider.
+    #[arg(long, help_heading = "Verifying")]
+    pub verify: bool,
+    /// With --verify: PATH, or PORT on loopback, must not be reached either.
+    #[arg(long, value_name = "PATH|PORT", requires = "verify", help_heading = "Verifying")]
+    pub canary: Vec<PathBuf>,
     /// Say more on standard error; twice for still more.
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Reporting")]
     pub verbose: u8,
@@ -152,7 +165,7 @@ pub struct CheckOptions {
 /// The flags that describe a cell. They add to the policy; a single value
 /// given twice is the last one. Relative paths on the host count from the
 /// working directory.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct CellOptions {
     /// Read the policy file FILE; a later one adds to a former one.
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
@@ -263,6 +276,7 @@ Examples:
   cellblock demo                              see what a cell holds, and what it does not
   cellblock run --workspace . -- bash         a shell that sees this directory and the system
   cellblock plan --workspace . -- bash        the steps of that run
+  cellblock verify                            is a cell sound on this host?
   cellblock policy check --policy cell.toml   is this file right?
 
 Exit status:
@@ -359,7 +373,7 @@ fn hint(args: &[OsString], stray: &str) -> Option<String> {
         _ => {}
     }
     match args.get(1)?.to_str()? {
-        "run" | "plan" => Some(format!("the command comes after '--': write '-- {stray}'")),
+        "run" | "plan" | "verify" => Some(format!("the command comes after '--': write '-- {stray}'")),
         "policy" => Some(format!("a policy file is named by a flag: write '--policy {stray}'")),
         _ => None,
     }
@@ -490,7 +504,7 @@ mod tests {
             ("cellblock run --env A b -- true", "write '--env A=b'"),
             ("cellblock run --env A=b bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --cwd /x -- true", "write '--chdir PATH'"),
-            ("cellblock exec true", "the commands are run, plan, demo, policy"),
+            ("cellblock exec true", "the commands are run, verify, plan, demo, policy"),
             ("cellblock policy lint", "the commands are show, check, schema"),
             ("cellblock run bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --net host bash -c x", "write '-- bash'"),

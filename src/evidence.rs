@@ -24,6 +24,7 @@ use crate::plan::{Hidden, Plan, Step, Waiver};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
 use crate::sys::{Errno, errno, fd};
+use crate::verify::Line;
 
 /// One line of the report.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -68,6 +69,13 @@ pub enum ReportEvent {
     Applied {
         /// One member each.
         evidence: Vec<Evidence>,
+    },
+    /// What a test from within found, before the provider ran.
+    Verified {
+        /// Whether no line is wrong.
+        sound: bool,
+        /// One each.
+        lines: Vec<Line>,
     },
     /// How it ended. This line is written in every case.
     Outcome {
@@ -278,11 +286,17 @@ impl Report {
     }
 
     /// Tells what was applied to the process that waits at the gate.
-    pub fn applied(&mut self, plan: &Plan, pid: i32, root_listing: i32) -> Result<(), Error> {
+    pub fn applied(&mut self, plan: &Plan, pid: i32, evidence: Vec<Evidence>) -> Result<(), Error> {
         if let Some(provider) = provider(plan, pid)? {
             self.write(provider)?;
         }
-        self.write(ReportEvent::Applied { evidence: collect(plan, pid, root_listing)? })
+        self.write(ReportEvent::Applied { evidence })
+    }
+
+    /// Tells what the test from within found.
+    pub fn verified(&mut self, lines: Vec<Line>) -> Result<(), Error> {
+        let sound = lines.iter().all(|line| !line.is_wrong(false));
+        self.write(ReportEvent::Verified { sound, lines })
     }
 
     /// Tells how it ended, and gives the report its name.
@@ -328,7 +342,7 @@ impl Report {
 /// gate, no terminal and no passed descriptor.
 pub fn digest(plan: &Plan) -> String {
     let mut plan = plan.clone();
-    plan.provider.retain(|step| *step != Step::WaitAtGate);
+    plan.provider.retain(|step| !matches!(step, Step::WaitAtGate | Step::TestFromWithin));
     for step in plan.init.iter_mut().chain(&mut plan.provider) {
         match step {
             Step::NewSession { terminal } => *terminal = false,
@@ -390,7 +404,12 @@ fn hash(file: File) -> std::io::Result<String> {
 
 /// Reads what the kernel says of the process at the gate, and adds what was
 /// tried and what was installed.
-fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
+///
+/// # Errors
+///
+/// When something cannot be read, a namespace is the launcher's own, or the
+/// Landlock domain does not hold.
+pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
     let mut evidence = Vec::new();
     let mut add = |layer: &str, name: &str, value: serde_json::Value, source| {
         evidence.push(Evidence { layer: layer.to_owned(), name: name.to_owned(), value, source });
@@ -472,6 +491,12 @@ fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Er
         }
     }
     Ok(evidence)
+}
+
+/// A member of the evidence.
+pub fn value(evidence: &[Evidence], layer: &str, name: &str) -> Option<serde_json::Value> {
+    let member = evidence.iter().find(|member| member.layer == layer && member.name == name);
+    member.map(|member| member.value.clone())
 }
 
 /// The descriptors that exec will leave open, and where they lead.

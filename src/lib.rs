@@ -29,16 +29,19 @@ pub mod policy;
 pub mod report;
 #[expect(unsafe_code, reason = "the one place for it")]
 pub mod sys;
+pub mod verify;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, RawFd};
+use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
 use cli::{
-    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunOptions, ShowOptions,
+    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunAs, RunOptions,
+    ShowOptions, VerifyOptions,
 };
 use error::Error;
 use policy::Policy;
@@ -68,6 +71,10 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
             print(policy::profile::find(&name).unwrap_or_default())
         }
         Command::Policy(PolicyCommand::Schema) => print(&policy::schema::schema()),
+        Command::Verify(options) => match verify_cell(*options) {
+            Ok(false) => return 1,
+            result => result.map(drop),
+        },
         Command::Demo(options) => match demo::run(&options.without) {
             Ok(false) => return 1,
             result => result.map(drop),
@@ -94,6 +101,7 @@ fn run_cell(options: RunOptions) -> u8 {
         pass_fds: options.pass_fd,
         report: options.report,
         status_fd: options.json_status_fd,
+        test: options.verify.then(|| test(options.canary, Vec::new(), true)),
     };
     let outcome = match prepared {
         Ok((policy, ids)) => {
@@ -115,6 +123,48 @@ fn run_cell(options: RunOptions) -> u8 {
         None => {}
     }
     outcome.exit_code()
+}
+
+/// Tests a cell from within and prints what came of it; whether it is sound.
+fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
+    let run_as = options.cell.run_as.take();
+    let is_bare = options.cell == CellOptions::default();
+    options.cell.run_as = run_as;
+    let demo = if is_bare {
+        let owner = run_as.map(|RunAs { uid, gid }| demo::fixture::Owner { uid, gid });
+        let demo = demo::Demo::new(&[], owner)?;
+        options.cell.policy.push(demo.policy());
+        options.cell.run_as = demo.owner().map(|owner| RunAs { uid: owner.uid, gid: owner.gid });
+        Some(demo)
+    } else {
+        None
+    };
+    let policy = load(&options.cell)?;
+    let checks = demo.as_ref().map(demo::Demo::checks).unwrap_or_default();
+    let launch = launch::Options {
+        ids: launch::ids::resolve(options.cell.run_as)?,
+        pass_fds: options.pass_fd,
+        test: Some(test(options.canary, checks, false)),
+        ..launch::Options::default()
+    };
+    // Something has to stand there; it is not run.
+    let command = if options.command.is_empty() { vec!["true".into()] } else { options.command };
+    let lines = launch::test(&policy, command, &launch)?;
+    drop(demo);
+    let document = verify::Document::new(lines, options.strict);
+    if options.json {
+        print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;
+    } else {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        print(&verify::table(&document, options.strict, io::stdout().is_terminal() && !plain))?;
+    }
+    Ok(document.sound)
+}
+
+fn test(canaries: Vec<PathBuf>, checks: Vec<verify::Check>, runs: bool) -> verify::Request {
+    let base = std::env::current_dir().unwrap_or_else(|_| Path::new("/").into());
+    let canaries = canaries.iter().map(|canary| verify::Canary::new(canary, &base)).collect();
+    verify::Request { canaries, checks, runs }
 }
 
 fn demo_error(error: io::Error) -> Error {

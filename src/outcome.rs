@@ -47,6 +47,9 @@ pub enum Class {
     ExecFailed,
     /// The launcher was told to end, and passed that on.
     Canceled,
+    /// The cell stood, and a test from within found a leak or a grant that does
+    /// not work; the provider has not run.
+    LeakFound,
 }
 
 /// What the cell used: init and every process it waited for.

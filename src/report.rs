@@ -24,6 +24,20 @@ pub enum Record {
         /// What opening the cell's root for reading gave: 0, or the errno.
         root_listing: i32,
     },
+    /// The kernel's answer to a probe.
+    Probed {
+        /// Its place in the plan.
+        probe: u16,
+        /// A number, or the errno.
+        answer: Result<i32, Errno>,
+    },
+    /// The tester was killed at a probe.
+    ProbeKilled {
+        /// Its place in the plan.
+        probe: u16,
+        /// By this signal.
+        signal: i32,
+    },
     /// Every step is taken but exec; the end of the socket then means success.
     Executing,
     /// The provider's own process has ended.
@@ -43,6 +57,8 @@ const AT_GATE: u8 = 3;
 const ENDED: u8 = 4;
 const STOPPED: u8 = 5;
 const EXECUTING: u8 = 6;
+const PROBED: u8 = 7;
+const PROBE_KILLED: u8 = 8;
 
 impl Record {
     /// The record as bytes.
@@ -53,6 +69,9 @@ impl Record {
             Record::AtGate { root_listing } => (AT_GATE, 0, 0, root_listing, 0),
             Record::Ended { code, status } => (ENDED, 0, 0, code, status),
             Record::Stopped => (STOPPED, 0, 0, 0, 0),
+            Record::Probed { probe, answer: Ok(value) } => (PROBED, 0, probe, 0, value),
+            Record::Probed { probe, answer: Err(errno) } => (PROBED, 0, probe, errno as i32, 0),
+            Record::ProbeKilled { probe, signal } => (PROBE_KILLED, 0, probe, signal, 0),
             Record::Executing => (EXECUTING, 0, 0, 0, 0),
         };
         let mut bytes = [0; LENGTH];
@@ -80,6 +99,11 @@ impl Record {
             ENDED => Record::Ended { code: first, status: second },
             STOPPED => Record::Stopped,
             EXECUTING => Record::Executing,
+            PROBED => Record::Probed {
+                probe: step,
+                answer: if first == 0 { Ok(second) } else { Err(Errno::from_raw(first)) },
+            },
+            PROBE_KILLED => Record::ProbeKilled { probe: step, signal: first },
             _ => return None,
         })
     }
@@ -98,6 +122,9 @@ mod tests {
             Record::Ended { code: libc::CLD_KILLED, status: 31 },
             Record::Stopped,
             Record::Executing,
+            Record::Probed { probe: 300, answer: Ok(7) },
+            Record::Probed { probe: 0, answer: Err(Errno::ENOENT) },
+            Record::ProbeKilled { probe: 9, signal: 31 },
         ] {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }

@@ -17,6 +17,7 @@ use cellblock::outcome::{Class, Outcome};
 use cellblock::policy::{
     Access, Bind, Channel, Entry, Expose, ExposeKind, LockAccess, Origin, Policy, Tmpfs, Workspace,
 };
+use cellblock::verify::Request;
 use nix::unistd::{Uid, getegid, geteuid, mkfifo};
 use tempfile::TempDir;
 
@@ -118,10 +119,11 @@ fn main() {
     let seen = counts.by_others.swap(0, Ordering::Relaxed);
     assert_eq!(seen, 2, "an allocation of a child is counted");
 
-    let launch = |policy: &Policy, command: &[&str], report: bool| -> Outcome {
+    let launch = |policy: &Policy, command: &[&str], report: bool, verify: bool| -> Outcome {
         let options = Options {
             ids: user,
             report: report.then(|| dir.path().join("report.jsonl")),
+            test: verify.then(|| Request { runs: true, ..Request::default() }),
             ..Options::default()
         };
         counts.by_launcher.store(0, Ordering::Relaxed);
@@ -141,18 +143,18 @@ fn main() {
         }
         assert_eq!(outcome.class, class, "{outcome:?}");
     };
-    for report in [false, true] {
-        ends(launch(&policy, &["true"], report), Class::Exited);
+    for (report, verify) in [(false, false), (true, false), (false, true)] {
+        ends(launch(&policy, &["true"], report, verify), Class::Exited);
         // The last step fails, behind all others.
-        ends(launch(&policy, &["none"], report), Class::ExecFailed);
+        ends(launch(&policy, &["none"], report, verify), Class::ExecFailed);
         // One in the middle does: the tree is there, the place in it is not.
         let mut lost = policy.clone();
         lost.cell.workdir = Some("/nowhere".into());
-        ends(launch(&lost, &["true"], report), Class::SetupFailed);
+        ends(launch(&lost, &["true"], report, verify), Class::SetupFailed);
         // One of init's does.
         let mut refused = policy.clone();
         refused.cell.hostname = "x".repeat(65);
-        ends(launch(&refused, &["true"], report), Class::SetupFailed);
+        ends(launch(&refused, &["true"], report, verify), Class::SetupFailed);
     }
 }
 

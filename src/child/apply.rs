@@ -88,6 +88,7 @@ impl Child<'_> {
             Step::MustBeReadable { path } => {
                 fd::open(fd::CWD, path, libc::O_RDONLY | libc::O_NONBLOCK, 0).map(drop)
             }
+            Step::TestFromWithin => self.test_from_within(),
             Step::WaitAtGate => self.wait_at_gate(),
             Step::StartProvider | Step::Execute => Ok(()),
         }

@@ -8,6 +8,7 @@
 mod apply;
 mod init;
 mod provider;
+mod verify;
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -16,6 +17,7 @@ use crate::plan::Plan;
 use crate::report::Record;
 use crate::sys::clone::{Stack, exit};
 use crate::sys::exec::Image;
+use crate::sys::memory::Shared;
 use crate::sys::{Failure, fd};
 
 pub use init::run;
@@ -37,6 +39,8 @@ pub struct Child<'a> {
     pub launcher: [RawFd; 2],
     /// What the standard streams are to be.
     pub stdio: [Stream; 3],
+    /// Which probe the tester is at, where there are any.
+    pub probe: Option<Shared>,
     /// The slave of the cell's own terminal, once init has opened it.
     pub terminal: Cell<RawFd>,
 }

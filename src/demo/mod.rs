@@ -2,6 +2,7 @@
 //! agent in a cell of it, and what the agent could and could not do.
 
 pub mod agent;
+mod checks;
 pub mod fixture;
 pub mod harness;
 
@@ -32,7 +33,7 @@ const NOBODY_ELSE: Owner = Owner { uid: 54321, gid: 54321 };
 ///
 /// When the fixture cannot be made or the cell not be started.
 pub fn run(without: &[Layer]) -> Result<bool, Error> {
-    let demo = Demo::new(without).map_err(failed)?;
+    let demo = Demo::new(without, None)?;
     let page = demo.show()?;
     // Before anything is printed: a reader that has had enough ends this
     // process, and the fixture would stay.
@@ -44,7 +45,8 @@ fn failed(error: io::Error) -> Error {
     Error::new("demo", error.to_string())
 }
 
-struct Demo {
+/// The fixture, with the policy of its run. Dropping it removes all of it.
+pub struct Demo {
     fixture: Fixture,
     /// The provider: a copy of this program, which needs nothing of the system.
     provider: PathBuf,
@@ -53,8 +55,18 @@ struct Demo {
 }
 
 impl Demo {
-    fn new(without: &[Layer]) -> io::Result<Demo> {
-        let owner = Uid::effective().is_root().then(owner_for_root);
+    /// Makes it; started by root, for `owner` or, where none is named, for the
+    /// user who called sudo.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be made, or the harness not be started.
+    pub fn new(without: &[Layer], owner: Option<Owner>) -> Result<Demo, Error> {
+        Demo::make(without, owner).map_err(failed)
+    }
+
+    fn make(without: &[Layer], owner: Option<Owner>) -> io::Result<Demo> {
+        let owner = Uid::effective().is_root().then(|| owner.unwrap_or_else(owner_for_root));
         let program = Path::new("/proc/self/exe");
         let fixture = Fixture::new(owner, program, &["demo-harness"])?;
         let provider = fixture.install(program, "agent")?;
@@ -64,7 +76,18 @@ impl Demo {
         Ok(demo)
     }
 
-    fn policy(&self) -> PathBuf {
+    /// Who it belongs to, where root has made it.
+    pub fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
+    /// What a cell of its run is tested for.
+    pub fn checks(&self) -> Vec<crate::verify::Check> {
+        checks::checks(&self.fixture)
+    }
+
+    /// The policy of its run.
+    pub fn policy(&self) -> PathBuf {
         self.fixture.root().join("policy.toml")
     }
 

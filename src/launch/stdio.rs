@@ -77,6 +77,14 @@ impl Stdio {
         Ok(stdio)
     }
 
+    /// Nothing to read and nowhere to write.
+    pub fn nothing() -> Result<Stdio, Error> {
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| refuse("/dev/null", error.to_string()))?;
+        let streams = [Stream::Descriptor(null.as_raw_fd()); 3];
+        Ok(Stdio { streams, terminal: None, copies: Vec::new(), unread: None, given: vec![null.into()] })
+    }
+
     fn copy(&mut self, index: usize, file: File, ids: Ids) -> nix::Result<()> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (given, ours) = if index == 0 { (read, write) } else { (write, read) };

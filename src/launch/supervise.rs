@@ -21,6 +21,7 @@ use crate::policy::Cell;
 use crate::report::{self, Record};
 use crate::sys::fd::received;
 use crate::sys::{Failure, Result, clone, memory, signal};
+use crate::verify::Answer;
 
 /// The signals that are passed on to the provider.
 const PASSED_ON: [Signal; 9] = [
@@ -78,6 +79,8 @@ pub(super) struct Running {
     timeout: Option<Duration>,
     grace: Duration,
     started: Instant,
+    /// How long the cell may take to come to its exec.
+    pub patience: Option<Duration>,
     /// Why the launcher ends the cell itself.
     refused: Option<Error>,
     state: State,
@@ -103,6 +106,8 @@ pub(super) struct State {
 pub(super) enum Event {
     /// The provider waits at the gate: its host pid, and what the child tried.
     AtGate { pid: i32, root_listing: i32 },
+    /// What came of a probe.
+    Probed { probe: u16, answer: Answer },
     /// The provider runs.
     Executed,
     /// Nothing lives any more of a cell whose provider may have run.
@@ -128,6 +133,7 @@ impl Running {
             timeout: limits.timeout,
             grace: limits.timeout_grace,
             started,
+            patience: None,
             refused: None,
             state: State::default(),
         }
@@ -144,7 +150,7 @@ impl Running {
                 self.take_signals();
             }
             if ready.report {
-                self.take_report(&mut tell);
+                while self.take_report(&mut tell) {}
             }
             if ready.status {
                 self.take_status();
@@ -214,8 +220,11 @@ impl Running {
             return None;
         }
         // What lies beyond the clock never comes.
-        let timeout = self.started.checked_add(self.timeout?)?;
-        if self.state.timed_out { timeout.checked_add(self.grace) } else { Some(timeout) }
+        let after = |time: Option<Duration>| self.started.checked_add(time?);
+        let timeout = after(self.timeout);
+        let timeout = if self.state.timed_out { timeout?.checked_add(self.grace) } else { timeout };
+        let patience = after(self.patience).filter(|_| !self.state.executed);
+        timeout.into_iter().chain(patience).min()
     }
 
     /// TERM when the time is up, and KILL when the grace is over too.
@@ -223,7 +232,13 @@ impl Running {
         if self.deadline().is_none_or(|deadline| Instant::now() < deadline) {
             return;
         }
-        if self.state.timed_out || !self.state.executed {
+        let is_late = |patience| self.started.elapsed() >= patience;
+        if !self.state.executed && self.patience.is_some_and(is_late) {
+            let error = Error::new("verify", "the test from within does not come to its end")
+                .cause("something that is tried hangs, as a file system over the network may")
+                .remedy("take it out of the policy, or start without --verify");
+            self.refused.get_or_insert(error);
+        } else if self.state.timed_out || !self.state.executed {
             self.state.timed_out = true;
             self.kill();
         } else {
@@ -304,13 +319,14 @@ impl Running {
         let _ = raise(Signal::SIGCONT);
     }
 
-    fn take_report(&mut self, tell: &mut impl FnMut(Event) -> std::result::Result<(), Error>) {
-        let Some(report) = &self.report else { return };
+    /// Takes one record; false where there is none.
+    fn take_report(&mut self, tell: &mut impl FnMut(Event) -> std::result::Result<(), Error>) -> bool {
+        let Some(report) = &self.report else { return false };
         let message = match receive(report) {
             Ok(Some(message)) => message,
             // A reset comes before the records that were sent: a child that has
             // ended without reading what it was sent is told so first.
-            Err(Errno::EINTR | Errno::EAGAIN | Errno::ECONNRESET) => return,
+            Err(Errno::EINTR | Errno::EAGAIN | Errno::ECONNRESET) => return false,
             // Exec has closed the other end, or a failed child has.
             Ok(None) | Err(_) => {
                 self.report = None;
@@ -318,7 +334,7 @@ impl Running {
                     self.state.executed = true;
                     self.refused = self.refused.take().or(tell(Event::Executed).err());
                 }
-                return;
+                return false;
             }
         };
         match message.record {
@@ -344,8 +360,17 @@ impl Running {
                     Err(error) => self.refused = Some(error),
                 }
             }
+            Some(Record::Probed { probe, answer }) => {
+                let answer = answer.map_or_else(Answer::Refused, Answer::Works);
+                self.refused = self.refused.take().or(tell(Event::Probed { probe, answer }).err());
+            }
+            Some(Record::ProbeKilled { probe, signal }) => {
+                let answer = Answer::Killed(signal);
+                self.refused = self.refused.take().or(tell(Event::Probed { probe, answer }).err());
+            }
             Some(Record::Ended { .. } | Record::Stopped) | None => {}
         }
+        true
     }
 
     fn take_status(&mut self) {

@@ -3,6 +3,7 @@
 
 pub mod landlock;
 pub mod own_filter;
+mod probe;
 pub mod render;
 pub mod seccomp;
 pub mod step;
@@ -19,6 +20,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
 use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, Policy};
+pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
 pub use tree::{Hidden, Means, paths, to_list};
 
@@ -33,6 +35,8 @@ pub struct Request {
     pub keep: Vec<i32>,
     /// Whether the provider waits at the gate before exec.
     pub gate: bool,
+    /// Whether the finished cell is tested from within.
+    pub test: bool,
     /// Whether one of the standard streams is a terminal.
     pub terminal: bool,
 }
@@ -74,6 +78,9 @@ pub struct Plan {
     /// the launcher removes again.
     #[serde(skip)]
     pub work_directory: Option<PathBuf>,
+    /// What the test from within asks; added by the launcher, which plays a part in it.
+    #[serde(skip)]
+    pub probes: Vec<Probe>,
 }
 
 /// Something that the launcher makes on the host, as the run's own.
@@ -263,6 +270,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     for expose in &policy.run.expose {
         provider.push(Step::MustBeReadable { path: text("exposure", &expose.path)? });
     }
+    provider.extend(request.test.then_some(Step::TestFromWithin));
     provider.extend(request.gate.then_some(Step::WaitAtGate));
     provider.push(Step::Execute);
 
@@ -294,6 +302,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         exposed: policy.run.expose.iter().map(|expose| expose.path.display().to_string()).collect(),
         prepare: tree.prepare,
         work_directory: tree.work_directory,
+        probes: Vec::new(),
     })
 }
 

@@ -105,6 +105,8 @@ pub enum Stage {
     Seccomp,
     /// The run's own state.
     Exposures,
+    /// The test from within.
+    Verify,
     /// The provider's program.
     Exec,
 }
@@ -130,6 +132,7 @@ impl Stage {
             Stage::Landlock => "landlock",
             Stage::Seccomp => "seccomp",
             Stage::Exposures => "exposures",
+            Stage::Verify => "verify",
             Stage::Exec => "exec",
         }
     }
@@ -366,6 +369,8 @@ pub enum Step {
         /// Of the cell.
         path: Text,
     },
+    /// Takes the plan's probes, in a process of its own under every layer.
+    TestFromWithin,
     /// Waits until the launcher has read what was applied.
     WaitAtGate,
     /// Becomes the provider.
@@ -407,6 +412,7 @@ impl Step {
             Step::ChangeDirectory { .. } => Stage::Workdir,
             Step::CreateRuleset { .. } | Step::AllowPath { .. } | Step::RestrictSelf => Stage::Landlock,
             Step::InstallFilter { .. } => Stage::Seccomp,
+            Step::TestFromWithin => Stage::Verify,
             Step::WaitAtGate | Step::Execute => Stage::Exec,
         }
     }
@@ -483,6 +489,7 @@ impl fmt::Display for Step {
                 write!(f, "filter {name}, {} instructions", program.len())
             }
             Step::MustBeReadable { path } => write!(f, "open {path}"),
+            Step::TestFromWithin => f.write_str("test the cell from within"),
             Step::WaitAtGate => f.write_str("wait at the gate"),
             Step::Execute => f.write_str("execute the provider"),
         }

@@ -108,6 +108,15 @@ pub fn child<T>(stack: &mut Stack, memory: Memory, entry: fn(&T) -> !, argument:
     check(Call::Clone, pid.into()).map(|pid| pid as i32)
 }
 
+/// fork(2) of a process that is itself a child; 0 in the copy, which is under
+/// the same rules as the child of [`into_namespaces`].
+pub fn copy() -> Result<i32> {
+    let flags = libc::SIGCHLD as libc::c_ulong;
+    // SAFETY: without CLONE_VM the copy has its own memory, and a null stack means the copy of this one.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) };
+    check(Call::Clone, pid).map(|pid| pid as i32)
+}
+
 /// _exit(2): no destructor, no flush of what the parent has buffered.
 pub fn exit(code: c_int) -> ! {
     // SAFETY: it does not return.

@@ -165,6 +165,8 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::AllowPath { .. } => vec![fatal("openat2"), fatal("landlock_add_rule"), CLOSE],
         Step::RestrictSelf => vec![fatal("landlock_restrict_self"), CLOSE],
         Step::InstallFilter { .. } => all(&["seccomp"]),
+        // What the copy does is not its doing.
+        Step::TestFromWithin => all(&["clone", "wait4"]),
         Step::WaitAtGate => {
             let refused = Answer(Errno::EACCES, "what Landlock itself answers here");
             let mut calls = all(&["prctl"]);
@@ -207,7 +209,7 @@ const LAUNCHERS: [&str; 10] = [
 ];
 
 /// System calls by number, under the names that messages use.
-const NAMES: [(i64, &str); 57] = [
+const NAMES: [(i64, &str); 58] = [
     (libc::SYS_brk, "brk"),
     (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
@@ -264,6 +266,7 @@ const NAMES: [(i64, &str); 57] = [
     (libc::SYS_umount2, "umount2"),
     (libc::SYS_mknodat, "mknodat"),
     (libc::SYS_unlinkat, "unlinkat"),
+    (libc::SYS_wait4, "wait4"),
     (libc::SYS_write, "write"),
 ];
 
@@ -326,6 +329,12 @@ impl Scenario {
         self
     }
 
+    /// With the test from within, which forks once more.
+    fn with_test(mut self) -> Scenario {
+        self.options.push("--verify".to_owned());
+        self
+    }
+
     /// As the launcher itself plans it.
     fn plan(&self) -> Plan {
         let words = ["cellblock", "run"].into_iter().map(OsString::from);
@@ -337,7 +346,8 @@ impl Scenario {
         let policy = load(&run.cell, &|_| None, self.site.root()).unwrap();
         let request = Request {
             command: self.provider().map(OsString::from).to_vec(),
-            gate: run.report.is_some(),
+            gate: run.report.is_some() || run.verify,
+            test: run.verify,
             terminal: self.terminal,
             ..Request::default()
         };
@@ -650,6 +660,12 @@ fn every_call_of_a_launch_can_fail() {
 #[test]
 fn a_provider_that_shares_inits_memory_can_fail() {
     try_all(|| Scenario::new(&[]), |point| point.target.process == Process::Provider);
+}
+
+#[test]
+fn a_test_from_within_can_fail() {
+    let scenario = || Some(Scenario::new(&[])?.with_test());
+    try_all(scenario, |point| point.step.as_ref().map(Step::stage) == Some(Stage::Verify));
 }
 
 #[test]

@@ -30,3 +30,4 @@ mod site;
 mod snapshot;
 mod terminal;
 mod user;
+mod verify;

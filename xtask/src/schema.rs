@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use cellblock::evidence::ReportLine;
 use cellblock::launch::status::StatusLine;
+use cellblock::verify::Document;
 
 use crate::tidy::root;
 
-/// Writes the schemas of policy, report and status to docs/schema.
+/// Writes the schemas of policy, report, status and verify's result to docs/schema.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only check that they are up to date.
@@ -24,6 +25,7 @@ pub fn run(args: Args) -> Result<()> {
         ("policy.json", cellblock::policy::schema::schema()),
         ("report.json", pretty(schemars::schema_for!(ReportLine))),
         ("status.json", pretty(schemars::schema_for!(StatusLine))),
+        ("verify.json", pretty(schemars::schema_for!(Document))),
     ];
     let directory = root().join("docs/schema");
     if args.check {

@@ -1,0 +1,505 @@
+//! What is asked from within.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::harness::Harness;
+use super::scene::{Grant, Scene, View};
+use super::{Canary, Check, Expect, text};
+use crate::host::{File, Kind, Lookup, look_up};
+use crate::plan::Probe;
+use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
+
+const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
+const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
+
+/// Every check of this policy on this host.
+pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
+    let mut checks = Vec::new();
+    hidden(scene, &mut checks);
+    siblings(scene, &mut checks);
+    checks.extend(scene.request.checks.iter().cloned());
+    canaries(scene, &mut checks);
+    sockets(scene, &mut checks);
+    checks.extend(harness.checks());
+    processes(scene, &mut checks);
+    grants(scene, &mut checks);
+    layers(scene, &mut checks);
+    kernel(&mut checks);
+    checks
+}
+
+/// A path of the host that must not be seen, at its own place and wherever a
+/// view would show it.
+fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check>) {
+    let object = |place: &Path| match place == path {
+        true => path.display().to_string(),
+        false => format!("{}, at {}", path.display(), place.display()),
+    };
+    let places = scene.places(path);
+    let own = places.iter().all(|(place, _)| place != path).then(|| (path.to_owned(), None));
+    let places = places.into_iter().map(|(place, view)| (place, Some(view)));
+    for (place, view) in own.into_iter().chain(places) {
+        let mut below = children(scene, &place);
+        // What a view shows is there by that view; without one, the cell has
+        // something else of that name.
+        let is_taken = below.remove(Path::new("")) && view.is_none();
+        if !below.is_empty() && !is_taken {
+            // What leads to the cell's own is there, and shows no more than that.
+            let expect = Expect::AtMost(below.len() as i32);
+            checks.push(Check::new(name, object(&place), expect, Probe::List { path: text(&place) }));
+            continue;
+        }
+        let is_masked = view.is_some_and(|view| view.grant.is_writable()) && is_hidden(scene, path);
+        let expect = match view {
+            Some(_) if is_masked => Expect::Masked,
+            None if is_taken || scene.has_own(path) => Expect::Other,
+            _ => Expect::Denied,
+        };
+        let file = match expect {
+            Expect::Denied => None,
+            _ => found(path),
+        };
+        let probe = Probe::Stat { path: text(&place), file: file.map(|file| file.identity) };
+        checks.push(Check::new(name, object(&place), expect, probe));
+        if is_masked && file.is_some_and(|file| file.kind == Kind::Directory) {
+            checks.push(Check::new(
+                name,
+                object(&place),
+                Expect::AtMost(0),
+                Probe::List { path: text(&place) },
+            ));
+        }
+    }
+}
+
+fn found(path: &Path) -> Option<File> {
+    match look_up(path) {
+        Lookup::Found(file) => Some(file),
+        _ => None,
+    }
+}
+
+fn is_hidden(scene: &Scene, path: &Path) -> bool {
+    scene.policy.run.hide.iter().any(|entry| entry.path == path)
+}
+
+/// The names in `place` that lead to something of the cell's own; one name is
+/// `place` itself, where something stands there.
+fn children<'a>(scene: &'a Scene, place: &Path) -> BTreeSet<&'a Path> {
+    let below = scene.own_places().filter_map(|own| own.strip_prefix(place).ok());
+    below
+        .map(|rest| rest.components().next().map_or(Path::new(""), |first| Path::new(first.as_os_str())))
+        .collect()
+}
+
+fn hidden(scene: &Scene, checks: &mut Vec<Check>) {
+    for entry in &scene.policy.run.hide {
+        if look_up(&entry.path) == Lookup::Missing {
+            let object = entry.path.display().to_string();
+            checks.push(Check::untestable("run:hidden", object, "the host has no such path now"));
+        } else {
+            unseen(scene, "run:hidden", &entry.path, checks);
+        }
+    }
+}
+
+/// As many neighbours of one directory are looked for.
+const NEIGHBOURS: usize = 64;
+
+/// What lies beside the run's own: other runs, most likely.
+fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
+    let own = scene
+        .views
+        .iter()
+        .filter(|view| matches!(view.grant, Grant::Exposure | Grant::Channel | Grant::Workspace(_)));
+    let parents: BTreeSet<&Path> = own.filter_map(|view| view.source.parent()).collect();
+    // What a view shows beside them is granted.
+    let is_unseen = |parent: &&Path| *parent != Path::new("/") && !is_shown(scene, parent);
+    for parent in parents.into_iter().filter(is_unseen) {
+        let entries = match fs::read_dir(parent) {
+            Ok(entries) => entries,
+            Err(error) => {
+                let why = format!("the run's user cannot list it on the host either: {}", error.kind());
+                checks.push(Check::untestable("run:sibling", parent.display().to_string(), why));
+                continue;
+            }
+        };
+        let leads = |path: &Path| scene.views.iter().any(|view| view.source.starts_with(path));
+        let neighbours = entries.flatten().map(|entry| entry.path());
+        let neighbours = neighbours.filter(|path| !leads(path) && !scene.stands(path));
+        for neighbour in neighbours.take(NEIGHBOURS) {
+            unseen(scene, "run:sibling", &neighbour, checks);
+        }
+        let object = parent.display().to_string();
+        let expect = Expect::AtMost(children(scene, parent).len() as i32);
+        checks.push(Check::new("run:listing", object, expect, Probe::List { path: text(parent) }));
+    }
+}
+
+/// Whether a view shows the path, with nothing hidden between.
+fn is_shown(scene: &Scene, path: &Path) -> bool {
+    let hides = |view: &View| {
+        let mut hidden = scene.policy.run.hide.iter().map(|entry| &entry.path);
+        hidden.any(|hidden| path.starts_with(hidden) && hidden.starts_with(&view.source))
+    };
+    scene.views.iter().any(|view| path.starts_with(&view.source) && !hides(view))
+}
+
+fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
+    for canary in &scene.request.canaries {
+        match canary {
+            Canary::Path(path) if look_up(path) == Lookup::Missing => {
+                let object = path.display().to_string();
+                checks.push(Check::untestable("canary:path", object, "the host has no such path"));
+            }
+            Canary::Path(path) => {
+                unseen(scene, "canary:path", path, checks);
+                if !scene.stands(path) && !scene.has_own(path) {
+                    let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
+                    checks.push(Check::new("canary:path", path.display().to_string(), Expect::Denied, probe));
+                }
+            }
+            Canary::Port(port) => port_of(*port, checks),
+        }
+    }
+}
+
+fn port_of(port: u16, checks: &mut Vec<Check>) {
+    let patience = Duration::from_millis(200);
+    let answers = |address: SocketAddr| TcpStream::connect_timeout(&address, patience).is_ok();
+    let v4 = answers((Ipv4Addr::LOCALHOST, port).into());
+    let v6 = answers((std::net::Ipv6Addr::LOCALHOST, port).into());
+    for (there, v6, address) in [(v4, false, "127.0.0.1"), (v6, true, "[::1]")] {
+        if there {
+            let probe = Probe::ConnectTcp { port, v6 };
+            checks.push(Check::new("canary:port", format!("{address}:{port}"), Expect::Denied, probe));
+        }
+    }
+    if !v4 && !v6 {
+        checks.push(Check::untestable("canary:port", port.to_string(), "nobody listens there on the host"));
+    }
+}
+
+/// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
+/// tells of those that were bound by an absolute path in the launcher's own
+/// network; the others are looked for in the views themselves.
+fn sockets(scene: &Scene, checks: &mut Vec<Check>) {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut places: BTreeMap<PathBuf, i32> = BTreeMap::new();
+    for view in &scene.views {
+        match view.kind {
+            Kind::Socket => drop(places.insert(view.place.clone(), libc::SOCK_STREAM)),
+            Kind::Directory if view.grant != Grant::System => {
+                let entries = fs::read_dir(&view.source).into_iter().flatten().flatten().take(ENTRIES);
+                let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+                places.extend(sockets.map(|entry| (view.place.join(entry.file_name()), libc::SOCK_STREAM)));
+            }
+            _ => {}
+        }
+    }
+    for (path, kind) in table.lines().skip(1).filter_map(socket) {
+        places.extend(scene.places(path).into_iter().map(|(place, _)| (place, kind)));
+    }
+    for (place, kind) in places {
+        let probe = Probe::ConnectPath { path: text(&place), kind };
+        checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
+    }
+}
+
+/// As many entries of a view are looked at for a socket.
+const ENTRIES: usize = 512;
+
+/// Path and type of a socket that takes connections or datagrams, from a line
+/// `Num RefCount Protocol Flags Type St Inode Path`.
+fn socket(line: &str) -> Option<(&Path, i32)> {
+    const LISTENS: u32 = 0x1_0000;
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+    let kind = i32::from_str_radix(fields.next()?, 16).ok()?;
+    let path = Path::new(&line[line.find(" /")? + 1..]);
+    (flags & LISTENS != 0 || kind == libc::SOCK_DGRAM).then_some((path, kind))
+}
+
+fn processes(scene: &Scene, checks: &mut Vec<Check>) {
+    for (pid, signal, cmdline, environment) in [
+        (std::process::id() as i32, "harness:signal", "harness:cmdline", "harness:environment"),
+        (scene.parent, "harness:parent-signal", "harness:parent-cmdline", "harness:parent-environment"),
+    ] {
+        if pid == 0 {
+            // It lives outside of the launcher's own PID namespace.
+            continue;
+        }
+        if pid <= OWN_PIDS {
+            let why = "the cell has a process of that number itself";
+            checks.push(Check::untestable(signal, format!("process {pid}"), why));
+            continue;
+        }
+        checks.push(Check::new(signal, format!("process {pid}"), Expect::Denied, Probe::Signal { pid }));
+        for (name, file) in [(cmdline, "cmdline"), (environment, "environ")] {
+            let path = format!("/proc/{pid}/{file}");
+            let probe = Probe::Open { path: text(&path), flags: libc::O_RDONLY };
+            checks.push(Check::new(name, path, Expect::Denied, probe));
+        }
+    }
+    let init = Probe::Stat { path: c"/proc/1".into(), file: None };
+    checks.push(Check::new("init:hidden", "/proc/1", Expect::Denied, init));
+    checks.push(Check::new("harness:processes", "/proc", Expect::AtMost(0), Probe::Processes));
+    if let Some(directory) = &scene.directory {
+        unseen(scene, "harness:directory", directory, checks);
+    }
+}
+
+/// Init, the provider's process, and testers: no more than a few that a filter
+/// has killed.
+const OWN_PIDS: i32 = 3;
+
+/// What the policy grants must work, and no more than that.
+fn grants(scene: &Scene, checks: &mut Vec<Check>) {
+    for view in &scene.views {
+        match (view.grant, view.kind) {
+            (Grant::System, _) | (_, Kind::Device | Kind::Socket) => {}
+            (Grant::ReadOnly | Grant::Workspace(Access::ReadOnly), _) => {
+                let (readable, changed) = match view.grant {
+                    Grant::ReadOnly => ("view:readable", "view:read-only"),
+                    _ => ("workspace:readable", "workspace:read-only"),
+                };
+                checks
+                    .extend([readable_check(readable, view), writable_check(changed, view, Expect::Denied)]);
+            }
+            (Grant::Writable | Grant::Exposure | Grant::Workspace(Access::ReadWrite), _) => {
+                let (readable, writable) = match view.grant {
+                    Grant::Writable => ("view:readable", "view:writable"),
+                    Grant::Exposure => ("run:exposure-readable", "run:exposure-writable"),
+                    _ => ("workspace:readable", "workspace:writable"),
+                };
+                checks
+                    .extend([readable_check(readable, view), writable_check(writable, view, Expect::Works)]);
+            }
+            (Grant::Channel, _) => {
+                let is_replaceable = scene.policy.channel.as_ref().is_some_and(|channel| channel.replaceable);
+                let expect = if is_replaceable { Expect::Works } else { Expect::Denied };
+                checks.push(writable_check("channel:entries", view, expect));
+            }
+            (Grant::Fifo, _) => fifo(scene, view, checks),
+            (Grant::Lock, _) => {
+                let may_read = scene.policy.channel.as_ref().map(|channel| channel.lock_access);
+                let read = match may_read {
+                    Some(LockAccess::Read) => Expect::Works,
+                    _ if scene.is_sealed() => Expect::Denied,
+                    _ => Expect::Limit(NESTED_LOCK),
+                };
+                checks.push(open("channel:lock-read", view, libc::O_RDONLY, read));
+                checks.push(open("channel:lock-write", view, libc::O_WRONLY, Expect::Denied));
+            }
+            (Grant::Read | Grant::Execute, _) => {
+                checks.push(readable_check("channel:readable", view));
+                checks.push(writable_check("channel:read-only", view, Expect::Denied));
+                if view.grant == Grant::Execute && view.kind == Kind::File {
+                    let probe = Probe::Access { path: text(&view.place), mode: libc::X_OK };
+                    let object = view.place.display().to_string();
+                    checks.push(Check::new("channel:executable", object, Expect::Works, probe));
+                }
+            }
+        }
+    }
+    protected(scene, checks);
+}
+
+fn open(name: &'static str, view: &View, flags: i32, expect: Expect) -> Check {
+    let probe = Probe::Open { path: text(&view.place), flags };
+    Check::new(name, view.place.display().to_string(), expect, probe)
+}
+
+fn readable_check(name: &'static str, view: &View) -> Check {
+    match view.kind {
+        Kind::Directory => {
+            let probe = Probe::List { path: text(&view.place) };
+            Check::new(name, view.place.display().to_string(), Expect::Works, probe)
+        }
+        _ => open(name, view, libc::O_RDONLY, Expect::Works),
+    }
+}
+
+fn writable_check(name: &'static str, view: &View, expect: Expect) -> Check {
+    match view.kind {
+        Kind::Directory => {
+            let probe = Probe::Make { path: text(&view.place) };
+            Check::new(name, view.place.display().to_string(), expect, probe)
+        }
+        _ => open(name, view, libc::O_WRONLY, expect),
+    }
+}
+
+fn fifo(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
+    let object = view.place.display().to_string();
+    // A reader takes the end of the tester for the end of the provider.
+    let write = match scene.request.runs {
+        true => Probe::Access { path: text(&view.place), mode: libc::W_OK },
+        false => Probe::Open { path: text(&view.place), flags: libc::O_WRONLY },
+    };
+    checks.push(Check::new("channel:fifo-write", object, Expect::Works, write));
+    let expect = if scene.is_sealed() { Expect::Denied } else { Expect::Limit(NESTED_LOCK) };
+    checks.push(open("channel:fifo-read", view, libc::O_RDONLY, expect));
+}
+
+/// What of a writable workspace must stay as it is, as far as it is there.
+fn protected(scene: &Scene, checks: &mut Vec<Check>) {
+    let Some(workspace) = &scene.policy.workspace else { return };
+    if workspace.access == Access::ReadOnly {
+        return;
+    }
+    for protect in &workspace.protect {
+        let is_directory = match found(&workspace.dir.join(&protect.path)) {
+            Some(file) => file.kind == Kind::Directory,
+            None if workspace.protect_missing == ProtectMissing::Overlay => protect.is_directory,
+            None => continue,
+        };
+        let place = workspace.at.join(&protect.path);
+        let probe = match is_directory {
+            true => Probe::Make { path: text(&place) },
+            false => Probe::Open { path: text(&place), flags: libc::O_WRONLY },
+        };
+        checks.push(Check::new("workspace:protected", place.display().to_string(), Expect::Denied, probe));
+    }
+}
+
+fn layers(scene: &Scene, checks: &mut Vec<Check>) {
+    let root = if scene.is_sealed() { Expect::Denied } else { Expect::Limit(NO_LISTING) };
+    checks.push(Check::new("landlock:root-listing", "/", root, Probe::List { path: c"/".into() }));
+    let is_filtered = |layer| !scene.policy.require.without.contains(&layer);
+    // With a filter of the user's own alone, nobody knows what that refuses.
+    if is_filtered(Layer::Seccomp) || scene.policy.seccomp.file.is_none() {
+        checks.push(Check::new("seccomp:refused-call", "pidfd_getfd", Expect::Denied, Probe::RefusedCall));
+    }
+    if scene.is_sealed() {
+        let probe = Probe::UserNamespace;
+        checks.push(Check::new("seccomp:user-namespace", "unshare", Expect::Denied, probe));
+    } else {
+        checks.push(Check::new("nested:user-namespace", "unshare", Expect::Works, Probe::UserNamespace));
+    }
+}
+
+/// What every cell shows of the machine.
+fn kernel(checks: &mut Vec<Check>) {
+    for (name, path, words) in [
+        (
+            "kernel:boot-id",
+            "/proc/sys/kernel/random/boot_id",
+            "the same in all cells of one boot; nothing covers it",
+        ),
+        (
+            "kernel:loadavg",
+            "/proc/loadavg",
+            "it counts the host's threads, and tells how busy the machine is",
+        ),
+    ] {
+        let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
+        checks.push(Check::new(name, path, Expect::Limit(words), probe));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::cli::CellOptions;
+    use crate::host::{Host, Ids};
+    use crate::policy::load::load;
+    use crate::verify::Request;
+
+    /// The checks of a policy that hides runs and secrets of an instance, as
+    /// `name object probe expectation`.
+    fn checks(options: CellOptions) -> Vec<String> {
+        checks_in(|_| options)
+    }
+
+    fn checks_in(options: impl FnOnce(&Path) -> CellOptions) -> Vec<String> {
+        // Not in /tmp, which every cell has for itself.
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        for name in ["inst/runs/a", "inst/runs/b", "inst/secrets", "inst/tool"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let hide = ["inst/runs", "inst/secrets"].map(Into::into).to_vec();
+        let options = CellOptions { hide, ..options(dir.path()) };
+        let policy = load(&options, &|_| None, dir.path()).unwrap();
+        let host = Host::probe(Ids::default(), false, None, crate::plan::paths(&policy));
+        let request = Request::default();
+        let scene = Scene::new(&request, &policy, &host);
+        let mut checks = Vec::new();
+        hidden(&scene, &mut checks);
+        siblings(&scene, &mut checks);
+        let root = format!("{}/", dir.path().display());
+        let lines = checks.into_iter().map(|check| {
+            let probe = check.probe.map(|probe| format!("{probe:?}")).unwrap_or_default();
+            let kind = probe.split(' ').next().unwrap_or_default();
+            format!("{} {} {kind} {:?}", check.name, check.object.replace(&root, ""), check.expect)
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn below_a_read_only_view_hidden_paths_and_neighbours_are_absent() {
+        let expected = [
+            "run:hidden inst/runs List AtMost(1)",
+            "run:hidden inst/secrets Stat Denied",
+            "run:sibling inst/runs/b Stat Denied",
+            "run:listing inst/runs List AtMost(1)",
+        ];
+        let expose = || vec!["inst/runs/a".into()];
+        let ro_bind = vec![OsString::from("inst")];
+        assert_eq!(checks(CellOptions { ro_bind, expose: expose(), ..CellOptions::default() }), expected);
+        // Outside of every view it is an assertion.
+        assert_eq!(checks(CellOptions { expose: expose(), ..CellOptions::default() }), expected);
+    }
+
+    #[test]
+    fn below_a_writable_view_a_mask_may_show() {
+        let bind = vec![OsString::from("inst:/opt/inst")];
+        let found = checks(CellOptions { bind, ..CellOptions::default() });
+        let expected = [
+            "run:hidden inst/runs Stat Denied",
+            "run:hidden inst/runs, at /opt/inst/runs Stat Masked",
+            "run:hidden inst/runs, at /opt/inst/runs List AtMost(0)",
+            "run:hidden inst/secrets Stat Denied",
+            "run:hidden inst/secrets, at /opt/inst/secrets Stat Masked",
+            "run:hidden inst/secrets, at /opt/inst/secrets List AtMost(0)",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_view_may_have_the_name_of_what_is_hidden() {
+        let tool = |dir: &Path| OsString::from(format!("inst/tool:{}/inst/secrets", dir.display()));
+        let found = checks_in(|dir| CellOptions { ro_bind: vec![tool(dir)], ..CellOptions::default() });
+        let expected = ["run:hidden inst/runs Stat Denied", "run:hidden inst/secrets Stat Other"];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_lies_beside_a_workspace_in_a_view_is_granted() {
+        let (ro_bind, workspace) = (vec![OsString::from("inst")], Some("inst/tool".into()));
+        let found = checks(CellOptions { ro_bind, workspace, ..CellOptions::default() });
+        assert_eq!(found, ["run:hidden inst/runs Stat Denied", "run:hidden inst/secrets Stat Denied"]);
+    }
+
+    #[test]
+    fn sockets_that_take_something_are_found() {
+        let listens = "0000000000000000: 00000002 00000000 00010000 0001 01 18041 /run/a b.sock";
+        assert_eq!(socket(listens), Some((Path::new("/run/a b.sock"), libc::SOCK_STREAM)));
+        let takes = "0000000000000000: 00000002 00000000 00000000 0002 01 18042 /run/log";
+        assert_eq!(socket(takes), Some((Path::new("/run/log"), libc::SOCK_DGRAM)));
+        for other in [
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18043 /run/a.sock",
+            "0000000000000000: 00000002 00000000 00010000 0001 01 18044 @abstract",
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18045",
+        ] {
+            assert_eq!(socket(other), None);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Mount tables, as `/proc/PID/mountinfo` has them (proc(5)).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::ops::Bound;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// Of the file system, as MAJOR:MINOR.
+    pub device: String,
+    /// Which path of the file system is shown.
+    pub root: PathBuf,
+    /// Where.
+    pub point: PathBuf,
+    /// The file system's type.
+    pub kind: String,
+}
+
+impl Mount {
+    pub fn parse(line: &str) -> Option<Mount> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(2);
+        Some(Mount {
+            device: fields.next()?.to_owned(),
+            root: path(fields.next()?),
+            point: path(fields.next()?),
+            kind: after.split(' ').next()?.to_owned(),
+        })
+    }
+}
+
+/// Blanks, ends of lines and backslashes are written as three octal digits.
+fn path(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(u8::is_ascii_digit));
+        match digits {
+            Some(digits) => {
+                let number = digits.iter().fold(0u32, |number, digit| number * 8 + u32::from(digit - b'0'));
+                bytes.push(number as u8);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+/// A mount table, by where the mounts are; of two on one place the later one
+/// is seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mounts(BTreeMap<PathBuf, Mount>);
+
+impl Mounts {
+    /// That of this process.
+    pub fn own() -> Mounts {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().filter_map(Mount::parse).collect()
+    }
+
+    /// Where a path lies: the file system, and the path in it.
+    pub fn locate(&self, path: &Path) -> Option<(&str, PathBuf)> {
+        let mount = path.ancestors().find_map(|above| self.0.get(above))?;
+        let rest = path.strip_prefix(&mount.point).ok()?;
+        Some((&mount.device, join(&mount.root, rest)))
+    }
+
+    /// The mounts at a path and below it.
+    pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        // Paths are ordered by their components.
+        let range = (Bound::Included(path), Bound::Unbounded);
+        let from = self.0.range::<Path, _>(range).map(|(_, mount)| mount);
+        from.take_while(move |mount| mount.point.starts_with(path))
+    }
+}
+
+impl FromIterator<Mount> for Mounts {
+    fn from_iter<T: IntoIterator<Item = Mount>>(mounts: T) -> Mounts {
+        Mounts(mounts.into_iter().map(|mount| (mount.point.clone(), mount)).collect())
+    }
+}
+
+/// `base` and what follows it, if anything does.
+pub(super) fn join(base: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: [&str; 6] = [
+        "33 22 8:2 / /srv/a rw - xfs /dev/sdb rw",
+        "34 22 8:2 / /srv-a rw - xfs /dev/sdb rw",
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw",
+        "30 22 0:5 / /proc rw - proc proc rw",
+        "31 22 8:1 /srv/a\\040b /alias rw - ext4 /dev/sda1 rw",
+        "32 22 8:2 / /srv rw - xfs /dev/sdb rw",
+    ];
+
+    #[test]
+    fn a_path_lies_in_its_nearest_mount() {
+        let mounts: Mounts = TABLE.iter().filter_map(|line| Mount::parse(line)).collect();
+        let located = |path: &str| mounts.locate(Path::new(path)).unwrap();
+        assert_eq!(located("/home/x"), ("8:1", "/home/x".into()));
+        assert_eq!(located("/alias/x"), ("8:1", "/srv/a b/x".into()));
+        assert_eq!(located("/srv"), ("8:2", "/".into()));
+        assert_eq!(located("/srvx"), ("8:1", "/srvx".into()));
+        let points: Vec<&Path> = mounts.below(Path::new("/srv")).map(|mount| &*mount.point).collect();
+        assert_eq!(points, [Path::new("/srv"), Path::new("/srv/a")]);
+    }
+}

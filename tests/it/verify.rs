@@ -1,0 +1,527 @@
+//! `verify` and `run --verify`: each planted hole is found and named, on the
+//! real kernel, and a sound cell is called sound.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cellblock::evidence::ReportLine;
+use cellblock::verify::Document;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
+use serde_json::{Value, json};
+
+use crate::cell::Ground;
+use crate::site::{Site, is_root, stderr};
+
+/// A site with this run's state, another's, a tool and a secret.
+fn site() -> Option<Site> {
+    let site = Site::new()?;
+    for name in ["runs", "runs/a", "runs/b", "tool", "secrets", "alias", "reports", "elsewhere"] {
+        site.directory(name);
+    }
+    site.file("runs/b/session.db", "b", 0o644);
+    site.file("secrets/key", "k", 0o644);
+    site.file("tool/program", "#!/bin/sh\n", 0o755);
+    Some(site)
+}
+
+/// What `verify --json` says.
+fn document(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let document: Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(output)));
+    let schema = schemars::schema_for!(Document);
+    let schema = jsonschema::validator_for(schema.as_value()).unwrap();
+    if let Err(error) = schema.validate(&document) {
+        panic!("{error}: {document}");
+    }
+    assert_eq!(output.status.code(), Some(i32::from(document["sound"] != true)), "{document:#}");
+    document
+}
+
+fn verify(site: &Site, options: &[&str]) -> Value {
+    let mut command = site.command(site.program());
+    document(&command.args(["verify", "--json"]).args(options).output().unwrap())
+}
+
+/// The lines of a verdict, as `name object`.
+fn of(document: &Value, verdict: &str) -> Vec<String> {
+    let lines = document["lines"].as_array().unwrap().iter();
+    let lines = lines.filter(|line| line["verdict"] == verdict);
+    lines.map(|line| format!("{} {}", line["name"], line["object"]).replace('"', "")).collect()
+}
+
+/// The wrong lines are exactly these.
+#[track_caller]
+fn wrong(document: &Value, expected: &[&str]) {
+    let found = [of(document, "leak"), of(document, "broken")].concat();
+    assert_eq!(found, expected, "{document:#}");
+}
+
+/// The line has this verdict.
+#[track_caller]
+fn has(document: &Value, verdict: &str, line: &str) {
+    let found = of(document, verdict);
+    assert!(found.iter().any(|found| found == line), "{line} is not {verdict}: {document:#}");
+}
+
+#[test]
+fn a_sound_cell_is_sound() {
+    let Some(ground) = Ground::new() else { return };
+    let policy = ground.policy();
+    let program = ground.run_words::<&str>(&[], [])[0].clone();
+    let words = [&program, "verify", "--json", "--policy", policy.to_str().unwrap()].map(str::to_owned);
+    // From a parent without anything to hide: its groups cannot be dropped.
+    let found = document(&ground.beside(words));
+    assert_eq!(found["sound"], true);
+    wrong(&found, &[]);
+    let names = of(&found, "ok");
+    for name in [
+        "run:sibling",
+        "run:exposure-readable",
+        "run:exposure-writable",
+        "channel:fifo-write",
+        "channel:fifo-read",
+        "channel:lock-read",
+        "channel:read-only",
+        "channel:executable",
+        "workspace:read-only",
+        "harness:tcp",
+        "harness:udp",
+        "harness:abstract-socket",
+        "harness:shared-memory",
+        "harness:message-queue",
+        "harness:cmdline",
+        "init:hidden",
+        "landlock:root-listing",
+        "seccomp:refused-call",
+        "seccomp:user-namespace",
+        "seccomp:mode",
+        "namespace:net",
+        "credentials:capabilities",
+        "mounts:procfs",
+        "environment:value",
+        "descriptors:inherited",
+    ] {
+        assert!(names.iter().any(|line| line.starts_with(name)), "{name} is not ok: {found:#}");
+    }
+    let limits = of(&found, "known-limit");
+    assert!(limits.iter().any(|line| line.starts_with("kernel:boot-id")), "{limits:?}");
+}
+
+#[test]
+fn without_a_policy_the_demos_fixture_is_tested() {
+    let Some(site) = Site::new() else { return };
+    let found = verify(&site, &[]);
+    wrong(&found, &[]);
+    let names = of(&found, "ok");
+    for name in [
+        "run:other-durable-session",
+        "run:run-log",
+        "run:pg-wal",
+        "run:control-plane-state",
+        "run:secret",
+        "harness:process",
+        "harness:cmdline",
+        "harness:environment",
+        "harness:socket",
+    ] {
+        assert!(names.iter().any(|line| line.starts_with(name)), "{name} is not ok: {found:#}");
+    }
+}
+
+#[test]
+fn root_verifies_as_the_user_it_names() {
+    if !is_root() {
+        return println!("skipped: not started by root");
+    }
+    let Some(site) = site() else { return };
+    let run_as = format!("{0}:{0}", site.ids.uid);
+    for options in [&["--expose", "runs/a"][..], &[]] {
+        let mut command = Command::new(site.program());
+        command.args(["verify", "--json", "--run-as", &run_as]).args(options);
+        let found = document(&command.current_dir(site.root()).stdin(Stdio::null()).output().unwrap());
+        wrong(&found, &[]);
+        has(&found, "ok", "credentials:groups supplementary groups");
+    }
+}
+
+#[test]
+fn a_layer_that_is_off_is_named() {
+    let Some(site) = site() else { return };
+    let expose = ["--expose", "runs/a"];
+    wrong(
+        &verify(&site, &[&expose[..], &["--without", "seccomp"]].concat()),
+        &[
+            "seccomp:refused-call pidfd_getfd",
+            "layer:seccomp seccomp",
+            "seccomp:mode Seccomp",
+            "seccomp:filters Seccomp_filters",
+        ],
+    );
+    wrong(
+        &verify(&site, &[&expose[..], &["--without", "landlock"]].concat()),
+        &["landlock:root-listing /", "layer:landlock landlock"],
+    );
+    for options in [&["--net", "host"][..], &["--without", "network"]] {
+        let found = verify(&site, &[&expose[..], options].concat());
+        let leaks = of(&found, "leak");
+        for name in ["harness:tcp", "harness:udp", "namespace:net"] {
+            assert!(leaks.iter().any(|line| line.starts_with(name)), "{name}: {leaks:?}");
+        }
+        assert_eq!(leaks.iter().any(|line| line == "layer:network network"), options[0] == "--without");
+    }
+}
+
+#[test]
+fn a_parent_that_is_exposed_shows_the_other_runs() {
+    let Some(site) = site() else { return };
+    let other = site.text("runs/b/session.db");
+    let found = verify(&site, &["--expose", "runs", "--canary", &other]);
+    let line = format!("canary:path {other}");
+    wrong(&found, &[&line, &line]);
+    let found = verify(&site, &["--expose", "runs/a", "--canary", &other]);
+    wrong(&found, &[]);
+    has(&found, "ok", &line);
+    has(&found, "ok", &format!("run:sibling {}", site.text("runs/b")));
+}
+
+#[test]
+fn two_runs_at_once_find_nothing_of_each_other() {
+    let Some(site) = site() else { return };
+    let mut other = site.command(site.program());
+    let script = "echo a > \"$0\"/state; touch \"$0\"/started; exec sleep 60";
+    other.args([
+        "run",
+        "--expose",
+        "runs/a",
+        "--timeout",
+        "50s",
+        "--",
+        "sh",
+        "-c",
+        script,
+        &site.text("runs/a"),
+    ]);
+    let mut other = other.spawn().unwrap();
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !site.path("runs/a/started").exists() {
+        assert!(Instant::now() < limit, "the other run does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let state = site.text("runs/a/state");
+    let found = verify(&site, &["--expose", "runs/b", "--canary", &state]);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(other.id() as i32), nix::sys::signal::SIGTERM).unwrap();
+    other.wait().unwrap();
+    wrong(&found, &[]);
+    has(&found, "ok", &format!("canary:path {state}"));
+    has(&found, "ok", &format!("run:sibling {}", site.text("runs/a")));
+    has(&found, "ok", "harness:processes /proc");
+}
+
+/// Runs `script`, and then `verify` with these options, where it may mount.
+fn mounted(site: &Site, script: &str, options: &str) -> Value {
+    let (uid, gid) = (site.ids.uid, site.ids.gid);
+    let script = format!(
+        "set -e; {script}; exec unshare --user --map-user={uid} --map-group={gid} \
+         ./cellblock verify --json {options}"
+    );
+    let mut command = site.command("/usr/bin/unshare");
+    let output = command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).output();
+    document(&output.unwrap())
+}
+
+#[test]
+fn a_second_path_to_what_is_hidden_is_found() {
+    let Some(site) = site() else { return };
+    site.directory("secrets/inner");
+    let found =
+        mounted(&site, "mount --bind secrets alias", "--ro-bind alias:/opt/alias --hide secrets/inner");
+    let inner = site.text("secrets/inner");
+    wrong(&found, &[&format!("run:hidden {inner}, at /opt/alias/inner")]);
+    has(&found, "ok", &format!("run:hidden {inner}"));
+
+    // The runs beside this one, by an alias of what holds them.
+    let found = mounted(&site, "mount --bind runs alias", "--ro-bind alias:/opt/alias --expose runs/a");
+    wrong(&found, &[&format!("run:sibling {}, at /opt/alias/b", site.text("runs/b"))]);
+}
+
+#[test]
+fn a_second_procfs_is_found() {
+    let Some(site) = site() else { return };
+    site.directory("tool/p");
+    let found = mounted(&site, "mount --rbind /proc tool/p", "--ro-bind tool:/opt/tool");
+    has(&found, "leak", "mounts:procfs /opt/tool/p");
+}
+
+#[test]
+fn a_descriptor_that_rides_in_is_found() {
+    let Some(site) = site() else { return };
+    let verify = |redirect: &str| {
+        let script = format!("exec ./cellblock verify --json --pass-fd 5 {redirect}");
+        document(&site.beside("/bin/sh", &["-c", &script]).unwrap())
+    };
+    wrong(&verify("5<secrets/key"), &["descriptors:inherited 5"]);
+    let found = document(
+        &site
+            .beside("/bin/sh", &["-c", "true | ./cellblock verify --json --pass-fd 5 5<&0 <&-  0</dev/null"])
+            .unwrap(),
+    );
+    wrong(&found, &[]);
+    has(&found, "known-limit", "descriptors:inherited 5");
+
+    let (socket, _other) = UnixStream::pair().unwrap();
+    fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    let number = socket.as_raw_fd().to_string();
+    let mut command = site.command(site.program());
+    let output = command.args(["verify", "--json", "--pass-fd", &number]).output().unwrap();
+    wrong(&document(&output), &[&format!("descriptors:inherited {number}")]);
+}
+
+#[test]
+fn a_variable_that_tells_is_found() {
+    let Some(site) = site() else { return };
+    let (secrets, own) = (site.text("secrets/key"), site.text("runs/a/log"));
+    let with = |variable: &str, value: &str, options: &[&str]| {
+        let mut command = site.command(site.program());
+        command.env(variable, value).current_dir(site.path("elsewhere"));
+        command.args(
+            ["verify", "--json", "--expose", "../runs/a", "--env", variable]
+                .iter()
+                .map(|word| word.replace("../runs/a", &site.text("runs/a"))),
+        );
+        document(&command.args(options).output().unwrap())
+    };
+    let (runs, hidden) = (site.text("runs"), site.text("secrets"));
+    let hide = ["--hide", &*hidden, "--hide", &*runs];
+    wrong(&with("WHERE", &format!("file://{secrets}"), &hide), &["environment:value WHERE"]);
+    wrong(
+        &with("WHERE", &format!("/usr/bin:{secrets}"), &["--canary", &secrets]),
+        &["environment:value WHERE"],
+    );
+    wrong(&with("WHERE", &site.text("elsewhere"), &[]), &["environment:value WHERE"]);
+    wrong(&with("WHERE", &own, &hide), &[]);
+    wrong(&with("GITHUB_TOKEN", "x", &[]), &["environment:secret GITHUB_TOKEN"]);
+    let found = with("ANTHROPIC_API_KEY", "x", &[]);
+    wrong(&found, &[]);
+    has(&found, "known-limit", "environment:secret ANTHROPIC_API_KEY");
+}
+
+#[test]
+fn a_socket_in_a_view_is_found() {
+    let Some(site) = site() else { return };
+    let path = site.path("tool/agent.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    site.own(&path);
+    let found = verify(&site, &["--ro-bind", &format!("{}:/opt/tool", site.text("tool"))]);
+    wrong(&found, &["view:socket /opt/tool/agent.sock"]);
+    let bind = format!("{}:/run/agent.sock", path.display());
+    wrong(&verify(&site, &["--ro-bind", &bind]), &["view:socket /run/agent.sock"]);
+
+    // Renamed, it is known to the kernel by another path than it has.
+    fs::rename(&path, site.path("tool/other.sock")).unwrap();
+    let found = verify(&site, &["--ro-bind", &format!("{}:/opt/tool", site.text("tool"))]);
+    wrong(&found, &["view:socket /opt/tool/other.sock"]);
+}
+
+#[test]
+fn canaries_that_sing_are_found() {
+    let Some(site) = site() else { return };
+    let key = site.text("secrets/key");
+    let line = format!("canary:path {key}");
+    wrong(&verify(&site, &["--ro-bind", "secrets", "--canary", &key]), &[&line, &line]);
+    wrong(&verify(&site, &["--canary", "secrets/key"]), &[]);
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let line = format!("canary:port 127.0.0.1:{port}");
+    has(&verify(&site, &["--canary", &port]), "ok", &line);
+    has(&verify(&site, &["--net", "host", "--canary", &port]), "leak", &line);
+}
+
+#[test]
+fn what_cannot_be_tested_is_wrong_where_that_is_asked_for() {
+    let Some(site) = site() else { return };
+    let missing = site.text("none");
+    let found = verify(&site, &["--canary", &missing]);
+    assert_eq!(of(&found, "untestable"), [format!("canary:path {missing}")]);
+    assert_eq!(found["sound"], true);
+    assert_eq!(verify(&site, &["--canary", &missing, "--strict"])["sound"], false);
+    assert_eq!(verify(&site, &["--expose", "runs/a", "--strict"])["sound"], true);
+}
+
+#[test]
+fn a_grant_that_does_not_work_is_broken() {
+    let Some(site) = site() else { return };
+    fs::set_permissions(site.path("runs/a"), fs::Permissions::from_mode(0o500)).unwrap();
+    let found = verify(&site, &["--expose", "runs/a"]);
+    wrong(&found, &[&format!("run:exposure-writable {}", site.text("runs/a"))]);
+    has(&found, "broken", &format!("run:exposure-writable {}", site.text("runs/a")));
+}
+
+#[test]
+fn groups_that_stay_are_a_known_limit() {
+    if !is_root() {
+        return println!("skipped: not started by root");
+    }
+    let Some(site) = site() else { return };
+    let id = site.ids.uid.to_string();
+    let mut command = Command::new("/usr/bin/setpriv");
+    command.args(["--reuid", &id, "--regid", &id, "--groups", &format!("{id},61234")]);
+    command.arg(site.program()).args(["verify", "--json"]).current_dir(site.root()).stdin(Stdio::null());
+    let found = document(&command.output().unwrap());
+    wrong(&found, &[]);
+    has(&found, "known-limit", "credentials:groups supplementary groups");
+}
+
+#[test]
+fn what_nested_mode_does_not_hold_is_a_known_limit() {
+    let Some(ground) = Ground::new() else { return };
+    let policy = ground.policy();
+    let program = ground.run_words::<&str>(&[], [])[0].clone();
+    let words = [&program, "verify", "--json", "--mode", "nested", "--policy", policy.to_str().unwrap()]
+        .map(str::to_owned);
+    let found = document(&ground.beside(words));
+    wrong(&found, &[]);
+    has(&found, "known-limit", &format!("channel:lock-read {}", ground.fixture.get("LOCK")));
+    has(&found, "known-limit", &format!("channel:fifo-read {}", ground.fixture.get("FIFO")));
+    has(&found, "ok", "nested:user-namespace unshare");
+}
+
+/// Kills at kill(2), which only the tester calls before exec.
+const KILLS: &str = r#"{"main": {"mismatch_action": "allow", "match_action": "kill_process",
+    "filter": [{"syscall": "kill"}]}}"#;
+
+#[test]
+fn a_filter_that_kills_does_not_end_the_test() {
+    let Some(site) = site() else { return };
+    site.file("kills.json", KILLS, 0o644);
+    let found = verify(&site, &["--seccomp", "./kills.json", "--expose", "runs/a"]);
+    wrong(&found, &[]);
+    let lines = found["lines"].as_array().unwrap();
+    let killed = lines.iter().filter(|line| line["seen"] == "killed by signal 31");
+    assert_eq!(killed.count(), 2, "{found:#}");
+    has(&found, "ok", "seccomp:user-namespace unshare");
+}
+
+#[test]
+fn a_run_with_a_leak_does_not_start() {
+    let Some(site) = site() else { return };
+    let run = |options: &[&str]| {
+        let mut command = site.command(site.program());
+        command.args(["run", "--verify", "--json-status-fd", "1", "--report", "reports/r.jsonl"]);
+        command.args(["--expose", "runs/a"]).args(options);
+        command.args(["--", "touch", &site.text("runs/a/ran")]).output().unwrap()
+    };
+    let schema = schemars::schema_for!(ReportLine);
+    let schema = jsonschema::validator_for(schema.as_value()).unwrap();
+    let report = || -> Vec<Value> {
+        let text = fs::read_to_string(site.path("reports/r.jsonl")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.inspect(|line| schema.validate(line).unwrap()).collect()
+    };
+
+    let output = run(&["--net", "host"]);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{told}");
+    assert!(!site.path("runs/a/ran").exists());
+    for name in ["leak: harness:tcp 127.0.0.1:", "leak: harness:udp 127.0.0.1:", "leak: namespace:net "] {
+        assert!(told.contains(name), "{told}");
+    }
+    let status = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last: Value = serde_json::from_str(status.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["outcome"]), (&json!("exit"), &json!("leak-found")));
+    assert_eq!((&last["retryable"], &last["exit-code"]), (&json!(false), &json!(125)));
+    assert!(!status.contains("\"exec\""), "{status}");
+    let lines = report();
+    let events: Vec<&Value> = lines.iter().map(|line| &line["event"]).collect();
+    assert_eq!(events, ["plan", "provider", "applied", "verified", "outcome"]);
+    assert_eq!(lines[3]["sound"], false);
+    assert_eq!(lines[4]["outcome"], "leak-found");
+
+    let output = run(&[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(site.path("runs/a/ran").exists());
+    let lines = report();
+    assert_eq!((&lines[3]["event"], &lines[3]["sound"]), (&json!("verified"), &json!(true)));
+    assert_eq!(lines[4]["outcome"], "exited");
+}
+
+#[test]
+fn nothing_of_the_test_stays() {
+    let Some(site) = site() else { return };
+    let script = "ls /proc/self/fd; ls -d /proc/[0-9]*; ls -A \"$0\"";
+    let own = site.text("runs/a");
+    let run = |verify: &[&str]| {
+        let mut command = site.command(site.program());
+        command.arg("run").args(verify).args(["--expose", "runs/a", "--", "sh", "-c", script, &own]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        // The numbers of processes go on from the tester's.
+        String::from_utf8(output.stdout).unwrap().lines().count()
+    };
+    assert_eq!(run(&["--verify"]), run(&[]));
+    // Nothing was made, and removed again, where it was granted.
+    let changed = || fs::metadata(&own).unwrap().modified().unwrap();
+    let before = changed();
+    verify(&site, &["--expose", "runs/a", "--", "touch", &site.text("runs/a/ran")]);
+    assert_eq!(changed(), before);
+
+    let limit = Instant::now() + Duration::from_secs(10);
+    let uid = site.ids.uid.to_string();
+    // key shmid perms size cpid lpid nattch uid …; other tests make and remove theirs.
+    let left = || {
+        let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+        table.lines().filter(|line| line.split_ascii_whitespace().nth(7) == Some(&uid)).count()
+    };
+    while left() > 0 {
+        assert!(Instant::now() < limit, "a segment is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_reader_of_the_channel_is_not_told_of_the_test() {
+    let Some(site) = site() else { return };
+    site.directory("channel");
+    let fifo = site.fifo("channel/activity.fifo");
+    site.file("p.toml", "version = 1\n[channel]\ndir = 'channel'\nfifo = ['activity.fifo']\n", 0o644);
+    let mut options = fs::File::options();
+    let reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(fifo).unwrap();
+    let has_had_a_writer = || {
+        let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, 0u16).unwrap() > 0
+    };
+    let run = |command: &[&str]| {
+        let mut run = site.command(site.program());
+        let output =
+            run.args(["run", "--verify", "--policy", "p.toml", "--"]).args(command).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    run(&["true"]);
+    assert!(!has_had_a_writer());
+    run(&["sh", "-c", &format!("echo > {}", site.text("channel/activity.fifo"))]);
+    assert!(has_had_a_writer());
+}
+
+#[test]
+fn a_cell_that_cannot_be_built_is_neither_sound_nor_leaking() {
+    let Some(site) = site() else { return };
+    for words in [
+        &["verify", "--ro-bind", "none"][..],
+        &["verify", "--chdir", "/none"],
+        &["verify", "--policy", "none.toml"],
+        &["verify", "--pass-fd", "77"],
+        // Without the test a canary would say nothing.
+        &["run", "--canary", "secrets/key", "--", "true"],
+    ] {
+        let output = site.command(site.program()).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
