@@ -28,7 +28,11 @@ impl Document {
 pub fn table(document: &Document, strict: bool, colour: bool) -> String {
     let width = |of: fn(&Line) -> usize| document.lines.iter().map(of).max().unwrap_or(0);
     let (names, objects) = (width(|line| line.name.len()), width(|line| line.object.chars().count()).min(60));
-    let mut text = String::new();
+    let wanted = width(|line| line.expected.chars().count()).max("expected".len());
+    let mut text = format!(
+        "{:<11} {:<names$}  {:<objects$}  {:<wanted$}  seen\n",
+        "verdict", "name", "object", "expected"
+    );
     for line in &document.lines {
         let paint = match line.verdict {
             Verdict::Ok => "32",
@@ -38,7 +42,10 @@ pub fn table(document: &Document, strict: bool, colour: bool) -> String {
         let verdict = format!("{:<11}", line.verdict.name());
         let verdict = if colour { format!("\x1b[{paint}m{verdict}\x1b[0m") } else { verdict };
         let (object, seen) = (printable(&line.object), printable(&line.seen));
-        text += &format!("{verdict} {:<names$}  {object:<objects$}  {seen}\n", line.name);
+        text += &format!(
+            "{verdict} {:<names$}  {object:<objects$}  {:<wanted$}  {seen}\n",
+            line.name, line.expected
+        );
     }
     let count = |verdict| document.lines.iter().filter(|line| line.verdict == verdict).count();
     let wrong = document.lines.iter().filter(|line| line.is_wrong(strict)).count();

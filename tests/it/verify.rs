@@ -21,7 +21,7 @@ use crate::site::{Site, is_root, stderr};
 /// A site with this run's state, another's, a tool and a secret.
 fn site() -> Option<Site> {
     let site = Site::new()?;
-    for name in ["runs", "runs/a", "runs/b", "tool", "secrets", "alias", "reports", "elsewhere"] {
+    for name in ["runs", "runs/a", "runs/b", "tool", "secrets", "reports", "elsewhere"] {
         site.directory(name);
     }
     site.file("runs/b/session.db", "b", 0o644);
@@ -239,16 +239,15 @@ fn mounted(site: &Site, script: &str, options: &str) -> Value {
 #[test]
 fn a_second_path_to_what_is_hidden_is_found() {
     let Some(site) = site() else { return };
-    site.directory("secrets/inner");
-    let found =
-        mounted(&site, "mount --bind secrets alias", "--ro-bind alias:/opt/alias --hide secrets/inner");
-    let inner = site.text("secrets/inner");
-    wrong(&found, &[&format!("run:hidden {inner}, at /opt/alias/inner")]);
-    has(&found, "ok", &format!("run:hidden {inner}"));
+    site.directory("tool/in");
+    let found = mounted(&site, "mount --bind secrets tool/in", "--ro-bind tool:/opt/tool --hide secrets");
+    let secrets = site.text("secrets");
+    wrong(&found, &[&format!("run:hidden {secrets}, at /opt/tool/in")]);
+    has(&found, "ok", &format!("run:hidden {secrets}"));
 
     // The runs beside this one, by an alias of what holds them.
-    let found = mounted(&site, "mount --bind runs alias", "--ro-bind alias:/opt/alias --expose runs/a");
-    wrong(&found, &[&format!("run:sibling {}, at /opt/alias/b", site.text("runs/b"))]);
+    let found = mounted(&site, "mount --bind runs tool/in", "--ro-bind tool:/opt/tool --expose runs/a");
+    wrong(&found, &[&format!("run:sibling {}, at /opt/tool/in/b", site.text("runs/b"))]);
 }
 
 #[test]
