@@ -34,6 +34,7 @@ pub fn bubblewrap(stage: &Stage, options: &[OsString], payload: &[OsString]) -> 
         .output()?;
     ensure!(plan.status.success(), "cellblock plan: {}", String::from_utf8_lossy(&plan.stderr));
     let plan: Plan = serde_json::from_slice(&plan.stdout).context("the plan's JSON")?;
+    ensure!(!plan.has_overlay(), "bubblewrap has no word for an overlay that hides something of a view");
     let mut line: CommandLine =
         [BUBBLEWRAP, "--unshare-all", "--die-with-parent", "--new-session"].map(OsString::from).to_vec();
     line.extend(
@@ -60,10 +61,24 @@ pub fn with_inside(stage: &Stage, options: &[OsString], task: &[&str]) -> (Vec<O
 /// Fails unless the cell holds, and bubblewrap has no more mounts and no fewer
 /// namespaces than it.
 pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
+    let cell = hold(stage, options)?;
+    let (options, payload) = with_inside(stage, options, &["look"]);
+    let other = look(&bubblewrap(stage, &options, &payload)?)?;
+    ensure!(other.seccomp == 0 && other.root_listing == 0, "bubblewrap has a layer that it should not have");
+    all_new(&other).context("bubblewrap")?;
+    ensure!(
+        other.mounts <= cell.mounts,
+        "bubblewrap has {} mounts and the cell has {}",
+        other.mounts,
+        cell.mounts
+    );
+    Ok(())
+}
+
+/// Fails unless every layer of the cell stands; what it sees.
+pub fn hold(stage: &Stage, options: &[OsString]) -> Result<Seen> {
     let (options, payload) = with_inside(stage, options, &["look"]);
     let cell = look(&cell(stage, &options, &payload))?;
-    let other = look(&bubblewrap(stage, &options, &payload)?)?;
-    let here = Seen::look()?;
     ensure!(cell.seccomp == 2, "Seccomp of the cell is {}", cell.seccomp);
     ensure!(cell.no_new_privs == 1, "NoNewPrivs of the cell is {}", cell.no_new_privs);
     ensure!(
@@ -71,17 +86,17 @@ pub fn verify(stage: &Stage, options: &[OsString]) -> Result<()> {
         "Landlock let the cell list its root: errno {}",
         cell.root_listing
     );
-    ensure!(other.seccomp == 0 && other.root_listing == 0, "bubblewrap has a layer that it should not have");
-    for (name, own) in &here.namespaces {
-        let differs = |seen: &Seen| seen.namespaces.get(name).is_some_and(|id| id != own);
-        ensure!(differs(&cell) && differs(&other), "the {name} namespace is not a new one on both sides");
+    all_new(&cell).context("the cell")?;
+    Ok(cell)
+}
+
+fn all_new(seen: &Seen) -> Result<()> {
+    for (name, own) in Seen::look()?.namespaces {
+        ensure!(
+            seen.namespaces.get(&name).is_some_and(|id| *id != own),
+            "the {name} namespace is not a new one"
+        );
     }
-    ensure!(
-        other.mounts <= cell.mounts,
-        "bubblewrap has {} mounts and the cell has {}",
-        other.mounts,
-        cell.mounts
-    );
     Ok(())
 }
 
@@ -175,14 +190,19 @@ impl Step {
                 words(&["--ro-bind", &source, &place(path)])
             }
             Step::Seal { path } if path == "." => words(&["--remount-ro", "/"]),
+            Step::Seal { path } => words(&["--remount-ro", &place(path)]),
             Step::SetHostname { name } => words(&["--hostname", name]),
             Step::ChangeDirectory { path } => words(&["--chdir", path]),
-            Step::Seal { .. } | Step::Other => vec![],
+            Step::Other => vec![],
         }
     }
 }
 
 impl Plan {
+    fn has_overlay(&self) -> bool {
+        self.init.iter().any(|step| matches!(step, Step::Mount { filesystem, .. } if filesystem == "overlay"))
+    }
+
     /// The arguments that come to the same tree; `empty` is a directory.
     fn arguments(&self, empty: &str) -> Vec<String> {
         let steps: Vec<&Step> = self.init.iter().chain(&self.provider).collect();
@@ -228,17 +248,38 @@ mod tests {
                   "path": "tmp", "attributes": ["rw"], "stage": "mounts" },
                 { "step": "make-directory", "path": "usr", "mode": 493 },
                 { "step": "bind", "source": "/usr", "path": "usr", "attributes": ["ro"], "stage": "mounts" },
+                { "step": "mount", "filesystem": "tmpfs", "options": [["mode", "0755"]],
+                  "path": "srv/runs", "attributes": ["rw"], "stage": "mounts" },
                 { "step": "cover", "source": "dev/null", "path": "proc/keys", "attributes": ["ro"] },
                 { "step": "cover", "source": "dev/mqueue", "path": "proc/acpi", "attributes": ["ro"] },
-                { "step": "seal-root" }
+                { "step": "seal", "path": "srv/runs" },
+                { "step": "seal", "path": "." }
             ], "provider": [ { "step": "change-directory", "path": "/home/agent" } ] }"#,
         )
         .unwrap();
         assert_eq!(
             plan.arguments("/empty").join(" "),
             "--dev /dev --dir /run --perms 1777 --tmpfs /tmp --ro-bind /usr /usr \
-             --ro-bind /dev/null /proc/keys \
-             --ro-bind /empty /proc/acpi --remount-ro / --chdir /home/agent"
+             --perms 0755 --tmpfs /srv/runs --ro-bind /dev/null /proc/keys \
+             --ro-bind /empty /proc/acpi --remount-ro /srv/runs --remount-ro / --chdir /home/agent"
         );
+    }
+
+    #[test]
+    fn an_overlay_is_noticed() {
+        let plan: Plan = serde_json::from_str(
+            r#"{ "init": [
+                { "step": "make-directory", "path": "scratch", "mode": 448 },
+                { "step": "make-whiteout", "path": "scratch/0/over/runs" },
+                { "step": "mount", "filesystem": "overlay", "path": "srv", "attributes": ["ro"],
+                  "options": [["lowerdir", "scratch/0/over:scratch/0/view"], ["xino", "off"]],
+                  "stage": "mounts" },
+                { "step": "must-be", "path": "srv" },
+                { "step": "detach", "path": "scratch" },
+                { "step": "remove-directory", "path": "scratch" }
+            ], "provider": [] }"#,
+        )
+        .unwrap();
+        assert!(plan.has_overlay());
     }
 }

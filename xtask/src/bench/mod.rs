@@ -9,6 +9,7 @@ pub mod inside;
 mod launch;
 mod memory;
 mod programs;
+mod scope;
 mod stage;
 mod statistics;
 
@@ -52,6 +53,10 @@ pub enum Series {
     Programs,
     /// Installing a filter, and calling under it.
     Filters,
+    /// Hiding, a channel, and protected paths.
+    Scope,
+    /// The test from within.
+    Verify,
 }
 
 /// One figure and what it should reach.
@@ -59,11 +64,11 @@ pub enum Series {
 pub struct Figure {
     /// What was measured.
     name: String,
-    /// A ratio.
+    /// A ratio, or what the name says.
     value: f64,
     /// What it should reach.
     bar: Bar,
-    /// The measurements behind the ratio.
+    /// The measurements behind it.
     detail: String,
 }
 
@@ -137,6 +142,8 @@ fn measure(stage: &Stage, series: &[Series]) -> Result<Vec<Figure>> {
                 Series::Calls => calls::measure(stage),
                 Series::Programs => programs::measure(stage),
                 Series::Filters => filters::measure(),
+                Series::Scope => scope::measure(stage),
+                Series::Verify => scope::verify(stage),
             }
             .with_context(|| format!("{one:?} could not be measured"))?,
         );
