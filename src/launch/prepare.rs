@@ -14,7 +14,9 @@ use std::path::{Component, Path};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::ids;
 use crate::error::Error;
+use crate::host::Ids;
 use crate::plan::{Made, Prepare};
 use crate::sys::{Errno, Failure, fd};
 
@@ -56,7 +58,11 @@ fn make(missing: &Prepare) -> Result<(), Error> {
         Made::Directory | Made::WorkDirectory => fd::make_directory(parent.as_raw_fd(), &name, 0o700),
         Made::File => {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-            fd::open(parent.as_raw_fd(), &name, flags, 0o600).map(drop)
+            match fd::open(parent.as_raw_fd(), &name, flags, 0o600) {
+                // Another launch was faster. What it is, the next plan looks at.
+                Err(Failure { errno: Errno::EEXIST, .. }) => Ok(()),
+                made => made.map(drop),
+            }
         }
     }
     .map_err(failed)
@@ -89,6 +95,7 @@ fn component(name: &[u8]) -> CString {
 /// the cell lives, and gone with it. One that a killed launcher has left is
 /// taken over.
 pub(super) struct WorkDirectory {
+    ids: Ids,
     parent: OwnedFd,
     name: CString,
     directory: Flock<File>,
@@ -96,7 +103,7 @@ pub(super) struct WorkDirectory {
 
 impl WorkDirectory {
     /// Takes it, or says that another run has it.
-    pub fn take(path: &Path) -> Result<WorkDirectory, Error> {
+    pub fn take(path: &Path, ids: Ids) -> Result<WorkDirectory, Error> {
         let failed =
             |errno| Error::new("prepare", format!("{} cannot be opened", path.display())).errno(errno);
         let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
@@ -111,16 +118,19 @@ impl WorkDirectory {
                 .cause("another run has an overlay of this workspace, and two of one tree would spoil it")
                 .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
         })?;
-        Ok(WorkDirectory { parent, name, directory })
+        Ok(WorkDirectory { ids, parent, name, directory })
     }
 }
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // The kernel's two; what else is there is not the overlay's, and stays.
-        for name in ["work", "index"] {
-            let _ = unlinkat(&*self.directory, name, UnlinkatFlags::RemoveDir);
-        }
-        let _ = unlinkat(&self.parent, &*self.name, UnlinkatFlags::RemoveDir);
+        let _ = ids::as_run(self.ids, || {
+            // The kernel's two; what else is there is not the overlay's, and stays.
+            for name in ["work", "index"] {
+                let _ = unlinkat(&*self.directory, name, UnlinkatFlags::RemoveDir);
+            }
+            let _ = unlinkat(&self.parent, &*self.name, UnlinkatFlags::RemoveDir);
+            Ok(())
+        });
     }
 }
