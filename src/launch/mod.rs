@@ -33,7 +33,7 @@ use crate::sys::{Errno, clone, credentials, signal};
 use status::Status;
 use stdio::Stdio;
 use supervise::{Ended, Event, Running, Started};
-use sweep::Swept;
+use sweep::{Sweep, Swept};
 
 /// What a launch takes beside the policy.
 #[derive(Debug, Default)]
@@ -180,6 +180,7 @@ fn attempt(
     report: &mut Option<&mut Report>,
 ) -> Result<(Ended, Swept), Error> {
     let Launch { policy, options, request, started } = *launch;
+    let mut sweep = Sweep::prepare(policy, host)?;
     let cell = loop {
         #[cfg(feature = "test-hooks")]
         stay_in_the_hosts_tree(plan);
@@ -212,7 +213,7 @@ fn attempt(
             Ok(())
         }
         (Event::Gone, _) => {
-            swept = sweep::sweep(policy, host);
+            swept = sweep.take().map(Sweep::finish).unwrap_or_default();
             Ok(())
         }
     });

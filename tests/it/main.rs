@@ -29,4 +29,5 @@ mod scope;
 mod site;
 mod snapshot;
 mod terminal;
+mod undermine;
 mod user;
