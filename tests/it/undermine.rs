@@ -236,3 +236,26 @@ fn a_work_directory_of_another_users_is_refused() {
     chown(&work, Some(1234), None).expect("chown");
     refused(&run(&user, &options, "true"), "belongs to the user 1234");
 }
+
+#[test]
+fn what_a_former_run_tells_the_overlay_of_the_next_is_no_riddle() {
+    let Some(user) = User::new().filter(|_| has_python()) else { return };
+    policy(&user, "");
+    for (file, attribute, value) in
+        [(".git", "opaque", "y"), (".git", "redirect", "/etc"), (".envrc", "metacopy", "")]
+    {
+        fs::remove_dir_all(user.path("work")).expect("an old workspace");
+        user.directory("work/.git");
+        user.file("work/.envrc", "");
+        let plant = format!("import os; os.setxattr('/work/{file}', 'user.overlay.{attribute}', b'{value}')");
+        let unprotected = text_of(&user, "protect = [\"x\"]");
+        let options = ["--policy", &unprotected, "--timeout", "60s"];
+        text(&user.cell(&options, &["python3", "-c", &plant]).output().expect("a launch"));
+        let overlay = user.file(
+            "overlay.toml",
+            "version = 1\n[workspace]\ndir = \"work\"\nprotect_missing = \"overlay\"\n",
+        );
+        let output = run(&user, &["--policy", overlay.to_str().expect("a path")], "true");
+        refused(&output, "an attribute `user.overlay.…` there or above it");
+    }
+}
