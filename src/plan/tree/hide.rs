@@ -197,15 +197,15 @@ fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
 /// Takes the hidden paths out of every view of the tree.
 pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Error> {
     // One that lies in another needs nothing of its own.
-    let hides = policy.run.hide.iter();
-    let outermost: Vec<&Entry> =
-        hides.filter(|hidden| hidden.path.parent().is_none_or(|above| !is_hidden(policy, above))).collect();
+    let paths: BTreeSet<&Path> = policy.run.hide.iter().map(|hidden| &*hidden.path).collect();
+    let is_outermost = |hidden: &&Entry| !hidden.path.ancestors().skip(1).any(|above| paths.contains(above));
+    let outermost: Vec<&Entry> = policy.run.hide.iter().filter(is_outermost).collect();
     tree.nodes.retain(|_, node| match &node.content {
         Content::Bind { source, .. } if node.is_built_in() => !is_hidden(policy, source),
         _ => true,
     });
     let mut report = Vec::new();
-    let mut shown: Vec<&Path> = Vec::new();
+    let mut shown: BTreeSet<&Path> = BTreeSet::new();
     for view in views(tree) {
         let mut upper = Upper::new();
         let mut is_touched = false;
@@ -220,7 +220,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
                     view.place.display()
                 ));
             }
-            shown.push(&hidden.path);
+            shown.insert(&hidden.path);
             report.push(Hidden {
                 path: hidden.path.display().to_string(),
                 view: Some(view.place.display().to_string()),
@@ -237,7 +237,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
         }
     }
     for hidden in &policy.run.hide {
-        if shown.iter().all(|known| !hidden.path.starts_with(known)) {
+        if !hidden.path.ancestors().any(|above| shown.contains(above)) {
             let path = hidden.path.display().to_string();
             report.push(Hidden { path, view: None, by: Means::NoView });
         }
