@@ -7,7 +7,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
@@ -18,6 +18,7 @@ use super::ids;
 use crate::error::Error;
 use crate::host::Ids;
 use crate::plan::{Made, Prepare};
+use crate::sys::fd::Identity;
 use crate::sys::{Errno, Failure, fd};
 
 /// Makes what is missing.
@@ -91,6 +92,9 @@ fn component(name: &[u8]) -> CString {
     CString::new(name).expect("the policy holds no NUL bytes")
 }
 
+/// How often a work directory is made that others remove meanwhile.
+const TRIES: usize = 8;
+
 /// The directory that an overlay of the workspace needs beside it: locked while
 /// the cell lives, and gone with it. One that a killed launcher has left is
 /// taken over.
@@ -110,16 +114,38 @@ impl WorkDirectory {
         let (parent, name) = (component(parent.as_os_str().as_bytes()), component(name.as_bytes()));
         let parent = fd::open_path(fd::CWD, &parent).map_err(|failure| failed(failure.errno))?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let directory =
-            fd::open(parent.as_raw_fd(), &name, flags, 0).map_err(|failure| failed(failure.errno))?;
-        let directory = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
-        let directory = directory.map_err(|(_, errno)| {
-            failed(errno)
-                .cause("another run has an overlay of this workspace, and two of one tree would spoil it")
-                .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
-        })?;
-        Ok(WorkDirectory { ids, parent, name, directory })
+        for _ in 0..TRIES {
+            let opened = fd::open(parent.as_raw_fd(), &name, flags, 0);
+            let gone = matches!(opened, Err(Failure { errno: Errno::ENOENT, .. }));
+            if !gone {
+                let directory = File::from(opened.map_err(|failure| failed(failure.errno))?);
+                let directory = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
+                let directory = directory.map_err(|(_, errno)| {
+                    failed(errno)
+                        .cause(
+                            "another run has an overlay of this workspace, and two of one tree would spoil it",
+                        )
+                        .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
+                })?;
+                if is_at(&directory, &parent, &name).map_err(|failure| failed(failure.errno))? {
+                    return Ok(WorkDirectory { ids, parent, name, directory });
+                }
+            }
+            // The run that had it has ended since, and removed it.
+            fd::make_directory(parent.as_raw_fd(), &name, 0o700).map_err(|failure| failed(failure.errno))?;
+        }
+        Err(failed(Errno::EAGAIN)
+            .cause("other runs with an overlay of this workspace come and go all the time")
+            .remedy("start one at a time, or write `protect_missing = \"sweep\"`"))
     }
+}
+
+/// Whether a directory still has that name.
+fn is_at(directory: &File, parent: &OwnedFd, name: &CString) -> Result<bool, Failure> {
+    let own = fd::stat(directory.as_fd())?;
+    let identity = Identity { device: own.st_dev, inode: own.st_ino };
+    let named = fd::open_path(parent.as_raw_fd(), name);
+    Ok(named.is_ok_and(|named| fd::must_be(named.as_fd(), identity).is_ok()))
 }
 
 impl Drop for WorkDirectory {

@@ -259,3 +259,19 @@ fn what_a_former_run_tells_the_overlay_of_the_next_is_no_riddle() {
         refused(&output, "an attribute `user.overlay.…` there or above it");
     }
 }
+
+#[test]
+fn runs_that_want_one_overlay_at_once_find_it_free_or_in_use() {
+    let Some(user) = User::new() else { return };
+    policy(&user, "");
+    let overlay = text_of(&user, "protect_missing = \"overlay\"");
+    let storm = || {
+        (0..40).for_each(|_| {
+            let output = run(&user, &["--policy", &overlay], "true");
+            let said = said(&output);
+            assert!(output.status.success() || said.contains("another run has an overlay"), "{said}");
+        });
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(storm))));
+    assert!(!user.path(".work.cellblock-work").exists());
+}
