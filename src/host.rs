@@ -255,6 +255,17 @@ impl Host {
         }
     }
 
+    /// Whether `path` is or lies in `outer`, by its name or by that of another
+    /// mount. The second is only known of paths that were looked at.
+    pub fn lies_in(&self, path: &Path, outer: &Path) -> bool {
+        let identity = |path: &Path| match self.files.get(path) {
+            Some(Lookup::Found(file)) => Some(file.identity),
+            _ => None,
+        };
+        let Some(own) = identity(outer) else { return path.starts_with(outer) };
+        path.starts_with(outer) || path.ancestors().any(|above| identity(above) == Some(own))
+    }
+
     /// What was found at `path`.
     pub fn file(&self, path: &Path) -> Lookup {
         self.files.get(path).cloned().unwrap_or(Lookup::Missing)

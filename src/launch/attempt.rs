@@ -12,7 +12,7 @@ use nix::unistd::pipe2;
 use super::status::Status;
 use super::stdio::Stdio;
 use super::supervise::{self, Ended, Event, Running, Started};
-use super::sweep::{self, Swept};
+use super::sweep::{Sweep, Swept};
 use super::{Options, explain, ids};
 use crate::child::{self, Child};
 use crate::error::Error;
@@ -55,6 +55,7 @@ pub(super) fn attempt(
     let Launch { policy, options, request, started } = *launch;
     let test = |asked| ids::as_run(options.ids, || Ok(verify::Test::new(asked, policy, host)));
     let mut test = options.test.as_ref().map(test).transpose()?;
+    let mut sweep = Sweep::prepare(policy, host)?;
     let cell = loop {
         plan.probes = test.as_ref().map(verify::Test::probes).unwrap_or_default();
         #[cfg(feature = "test-hooks")]
@@ -105,7 +106,7 @@ pub(super) fn attempt(
             Ok(())
         }
         Event::Gone => {
-            swept = sweep::sweep(policy, host);
+            swept = sweep.take().map(Sweep::finish).unwrap_or_default();
             Ok(())
         }
     });

@@ -28,6 +28,13 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
         (Step::Bind { .. }, Call::Openat2, Errno::EACCES) => error
             .cause("the user that the cell runs as may not enter a directory of that path")
             .remedy("give that user search permission (chmod o+x), or move the tree"),
+        (Step::Cover { source, inode: None, path, .. }, Call::Openat2, _)
+            if source == path && plan.work_directory.is_some() =>
+        {
+            error
+                .cause("a former run has left a device 0:0 or an attribute `user.overlay.…` there or above it, by which an overlay does not show what the host has")
+                .remedy("remove that (find it with getfattr -R -d -m '^user.overlay', setfattr -x takes it away), or write `protect_missing = \"sweep\"`")
+        }
         (Step::ChangeDirectory { .. }, _, Errno::EACCES) => error
             .cause("its mode or owner does not let the run's user in")
             .remedy("give it to that user (chown), or set its mode (chmod u+rwX)"),

@@ -146,7 +146,7 @@ fn launch(
     };
     let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
     // Kept until the cell has ended, which is what it is locked for.
-    let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path));
+    let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path, options.ids));
     let _work_directory = plan.work_directory.as_ref().map(take).transpose()?;
     let launch = Launch { policy, options, request: &request, started };
     let mut stdio = Some(stdio);

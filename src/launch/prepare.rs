@@ -7,15 +7,18 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::ids;
 use crate::error::Error;
+use crate::host::Ids;
 use crate::plan::{Made, Prepare};
+use crate::sys::fd::Identity;
 use crate::sys::{Errno, Failure, fd};
 
 /// Makes what is missing.
@@ -56,7 +59,11 @@ fn make(missing: &Prepare) -> Result<(), Error> {
         Made::Directory | Made::WorkDirectory => fd::make_directory(parent.as_raw_fd(), &name, 0o700),
         Made::File => {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-            fd::open(parent.as_raw_fd(), &name, flags, 0o600).map(drop)
+            match fd::open(parent.as_raw_fd(), &name, flags, 0o600) {
+                // Another launch was faster. What it is, the next plan looks at.
+                Err(Failure { errno: Errno::EEXIST, .. }) => Ok(()),
+                made => made.map(drop),
+            }
         }
     }
     .map_err(failed)
@@ -85,10 +92,14 @@ fn component(name: &[u8]) -> CString {
     CString::new(name).expect("the policy holds no NUL bytes")
 }
 
+/// How often a work directory is made that others remove meanwhile.
+const TRIES: usize = 8;
+
 /// The directory that an overlay of the workspace needs beside it: locked while
 /// the cell lives, and gone with it. One that a killed launcher has left is
 /// taken over.
 pub(super) struct WorkDirectory {
+    ids: Ids,
     parent: OwnedFd,
     name: CString,
     directory: Flock<File>,
@@ -96,31 +107,56 @@ pub(super) struct WorkDirectory {
 
 impl WorkDirectory {
     /// Takes it, or says that another run has it.
-    pub fn take(path: &Path) -> Result<WorkDirectory, Error> {
+    pub fn take(path: &Path, ids: Ids) -> Result<WorkDirectory, Error> {
         let failed =
             |errno| Error::new("prepare", format!("{} cannot be opened", path.display())).errno(errno);
         let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
         let (parent, name) = (component(parent.as_os_str().as_bytes()), component(name.as_bytes()));
         let parent = fd::open_path(fd::CWD, &parent).map_err(|failure| failed(failure.errno))?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let directory =
-            fd::open(parent.as_raw_fd(), &name, flags, 0).map_err(|failure| failed(failure.errno))?;
-        let directory = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
-        let directory = directory.map_err(|(_, errno)| {
-            failed(errno)
-                .cause("another run has an overlay of this workspace, and two of one tree would spoil it")
-                .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
-        })?;
-        Ok(WorkDirectory { parent, name, directory })
+        for _ in 0..TRIES {
+            let opened = fd::open(parent.as_raw_fd(), &name, flags, 0);
+            let gone = matches!(opened, Err(Failure { errno: Errno::ENOENT, .. }));
+            if !gone {
+                let directory = File::from(opened.map_err(|failure| failed(failure.errno))?);
+                let directory = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
+                let directory = directory.map_err(|(_, errno)| {
+                    failed(errno)
+                        .cause(
+                            "another run has an overlay of this workspace, and two of one tree would spoil it",
+                        )
+                        .remedy("wait for its end, or write `protect_missing = \"sweep\"`")
+                })?;
+                if is_at(&directory, &parent, &name).map_err(|failure| failed(failure.errno))? {
+                    return Ok(WorkDirectory { ids, parent, name, directory });
+                }
+            }
+            // The run that had it has ended since, and removed it.
+            fd::make_directory(parent.as_raw_fd(), &name, 0o700).map_err(|failure| failed(failure.errno))?;
+        }
+        Err(failed(Errno::EAGAIN)
+            .cause("other runs with an overlay of this workspace come and go all the time")
+            .remedy("start one at a time, or write `protect_missing = \"sweep\"`"))
     }
+}
+
+/// Whether a directory still has that name.
+fn is_at(directory: &File, parent: &OwnedFd, name: &CString) -> Result<bool, Failure> {
+    let own = fd::stat(directory.as_fd())?;
+    let identity = Identity { device: own.st_dev, inode: own.st_ino };
+    let named = fd::open_path(parent.as_raw_fd(), name);
+    Ok(named.is_ok_and(|named| fd::must_be(named.as_fd(), identity).is_ok()))
 }
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // The kernel's two; what else is there is not the overlay's, and stays.
-        for name in ["work", "index"] {
-            let _ = unlinkat(&*self.directory, name, UnlinkatFlags::RemoveDir);
-        }
-        let _ = unlinkat(&self.parent, &*self.name, UnlinkatFlags::RemoveDir);
+        let _ = ids::as_run(self.ids, || {
+            // The kernel's two; what else is there is not the overlay's, and stays.
+            for name in ["work", "index"] {
+                let _ = unlinkat(&*self.directory, name, UnlinkatFlags::RemoveDir);
+            }
+            let _ = unlinkat(&self.parent, &*self.name, UnlinkatFlags::RemoveDir);
+            Ok(())
+        });
     }
 }

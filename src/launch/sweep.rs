@@ -1,4 +1,5 @@
-//! What the run has made at protected paths, removed when its cell is gone.
+//! What the run has made at protected paths, removed when its cell is gone; and
+//! whether what stood at the others still does.
 //!
 //! Each component is opened from the one before it, through no symbolic link, so
 //! that nothing outside of the workspace is reached, whatever the run has left
@@ -6,6 +7,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, Permissions, ReadDir};
+use std::ops::RangeFrom;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +18,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::ids;
 use crate::error::{Error, printable};
-use crate::host::{Host, Kind, Lookup};
-use crate::policy::{Access, Policy, ProtectMissing, Workspace};
+use crate::host::{Host, Ids, Kind, Lookup};
+use crate::policy::{Access, Mode, Policy, ProtectMissing, Workspace};
+use crate::sys::fd::Identity;
 use crate::sys::{Errno, Failure, errno, fd};
 
 /// What a sweep came to.
@@ -33,59 +36,114 @@ pub(super) struct Swept {
 /// that no tree is too deep for the descriptors of a process.
 const DEPTH: usize = 32;
 
-/// Removes, as the id of the run, what stands at the protected paths that were
-/// missing when the plan was made.
-pub(super) fn sweep(policy: &Policy, host: &Host) -> Swept {
-    let mut swept = Swept::default();
-    if let Some(workspace) = &policy.workspace {
-        let missing: Vec<&Path> = missing(workspace, host).collect();
-        if !missing.is_empty() {
-            let result = ids::as_run(host.ids, || sweep_paths(workspace, host, &missing, &mut swept.removed));
-            swept.error = result.err();
-        }
-    }
-    swept
+/// The protected paths of a run, from before its first step to the end of its cell.
+pub(super) struct Sweep<'a> {
+    workspace: &'a Workspace,
+    ids: Ids,
+    /// The directory that the cell sees.
+    identity: Identity,
+    /// Where nothing stood, so that the run can make something.
+    missing: Vec<&'a Path>,
+    /// What stood at the others. Held open, so that no later file gets its number.
+    held: Vec<(&'a Path, OwnedFd)>,
+    /// Whether the run could take them away itself (the nested mode).
+    can_remove: bool,
 }
 
-/// The protected paths that nothing stood at, and that the run could make.
-fn missing<'a>(workspace: &'a Workspace, host: &'a Host) -> impl Iterator<Item = &'a Path> {
-    let sweeps = workspace.access == Access::ReadWrite && workspace.protect_missing == ProtectMissing::Sweep;
-    let paths = workspace.protect.iter().filter(move |_| sweeps).map(|protect| &*protect.path);
-    paths.filter(|path| host.file(&workspace.dir.join(path)) == Lookup::Missing)
-}
+impl<'a> Sweep<'a> {
+    /// What there is to do at the end; `None` where that is nothing.
+    pub fn prepare(policy: &'a Policy, host: &Host) -> Result<Option<Sweep<'a>>, Error> {
+        let Some(workspace) = &policy.workspace else { return Ok(None) };
+        let sweeps =
+            workspace.access == Access::ReadWrite && workspace.protect_missing == ProtectMissing::Sweep;
+        if !sweeps || workspace.protect.is_empty() {
+            return Ok(None);
+        }
+        let Lookup::Found(file) = host.file(&workspace.dir) else {
+            unreachable!("a plan was made with this workspace");
+        };
+        let mut sweep = Sweep {
+            workspace,
+            ids: host.ids,
+            identity: file.identity,
+            missing: Vec::new(),
+            held: Vec::new(),
+            can_remove: policy.mode == Mode::Nested,
+        };
+        ids::as_run(host.ids, || {
+            workspace.protect.iter().try_for_each(|protect| sweep.add(&protect.path, host))
+        })?;
+        Ok(Some(sweep))
+    }
 
-fn sweep_paths(
-    workspace: &Workspace,
-    host: &Host,
-    paths: &[&Path],
-    removed: &mut Vec<String>,
-) -> Result<(), Error> {
-    let root = open(workspace, host).map_err(|failure| replaced(workspace, failure.errno))?;
-    let mut left: Vec<(&Path, Left)> = Vec::new();
-    for path in paths {
-        match remove_at(&root, path) {
-            Ok(Some(path)) => removed.push(path.to_string_lossy().into_owned()),
-            Ok(None) => {}
-            Err(why) => left.push((path, why)),
+    fn add(&mut self, path: &'a Path, host: &Host) -> Result<(), Error> {
+        let whole = self.workspace.dir.join(path);
+        let Lookup::Found(file) = host.file(&whole) else {
+            self.missing.push(path);
+            return Ok(());
+        };
+        let opened = fd::open_path(fd::CWD, &c_string(whole.as_os_str().as_bytes()));
+        let held = opened.and_then(|held| fd::must_be(held.as_fd(), file.identity).map(|()| held));
+        let held = held.map_err(|failure| {
+            Error::new("sweep", format!("the protected {} cannot be held", shown(&whole)))
+                .errno(failure.errno)
+                .remedy("try again, when nobody replaces it")
+        })?;
+        self.held.push((path, held));
+        Ok(())
+    }
+
+    /// Removes, as the id of the run, what stands where nothing stood.
+    pub fn finish(self) -> Swept {
+        let mut swept = Swept::default();
+        let result = ids::as_run(self.ids, || self.sweep_paths(&mut swept.removed));
+        swept.error = result.err();
+        swept
+    }
+
+    fn sweep_paths(&self, removed: &mut Vec<String>) -> Result<(), Error> {
+        let workspace = self.workspace;
+        let root = self.open().map_err(|failure| replaced(workspace, failure.errno))?;
+        let mut left: Vec<(&Path, Left)> = Vec::new();
+        for path in &self.missing {
+            match remove_at(&root, path) {
+                Ok(Some(path)) => removed.push(path.to_string_lossy().into_owned()),
+                Ok(None) => {}
+                Err(why) => left.push((path, why)),
+            }
+        }
+        let lost = self.held.iter().filter(|(path, held)| self.is_lost(&root, path, held));
+        let lost: Vec<String> = lost.map(|(path, _)| shown(path)).collect();
+        match &*left {
+            [] if lost.is_empty() => Ok(()),
+            [] => Err(not_protected(workspace, &lost.join(", "))),
+            [(_, first), ..] => {
+                let paths: Vec<String> = left.iter().map(|(path, _)| shown(path)).chain(lost).collect();
+                Err(not_removed(workspace, &paths.join(", "), first))
+            }
         }
     }
-    match &*left {
-        [] => Ok(()),
-        [(_, first), ..] => {
-            let paths: Vec<String> = left.iter().map(|(path, _)| shown(path)).collect();
-            Err(not_removed(workspace, &paths.join(", "), first))
+
+    /// The workspace, if it is still the one that the cell has seen.
+    fn open(&self) -> Result<Entered, Failure> {
+        let root = fd::open_path(fd::CWD, &c_string(self.workspace.dir.as_os_str().as_bytes()))?;
+        fd::must_be(root.as_fd(), self.identity)?;
+        Ok(Entered::new(root))
+    }
+
+    /// Whether another file stands at `path` than did. The kernel takes a mount
+    /// away with the file that it stands on, whoever removes that: the protection
+    /// has then gone with it, and the other file may be the run's.
+    fn is_lost(&self, root: &Entered, path: &Path, held: &OwnedFd) -> bool {
+        match reach(root, path).entry {
+            Ok(found) => match (fd::stat(found.as_fd()), fd::stat(held.as_fd())) {
+                (Ok(found), Ok(held)) => (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino),
+                _ => true,
+            },
+            Err(Errno::ENOENT | Errno::ENOTDIR) => self.can_remove,
+            Err(_) => true,
         }
     }
-}
-
-/// The workspace, if it is still the one that the cell has seen.
-fn open(workspace: &Workspace, host: &Host) -> Result<Entered, Failure> {
-    let Lookup::Found(file) = host.file(&workspace.dir) else {
-        unreachable!("a plan was made with this workspace");
-    };
-    let root = fd::open_path(fd::CWD, &c_string(workspace.dir.as_os_str().as_bytes()))?;
-    fd::must_be(root.as_fd(), file.identity)?;
-    Ok(Entered::new(root))
 }
 
 /// Why something stays that was to be removed, and where it is.
@@ -94,28 +152,44 @@ struct Left {
     errno: Errno,
 }
 
-/// Removes what stands at `path`, or the first link on the way there: when the
-/// run began there was none. Gives the path of what was removed.
-fn remove_at(root: &Entered, path: &Path) -> Result<Option<PathBuf>, Left> {
+/// How far a path leads through directories.
+struct Reached {
+    /// The directories on the way, without the root.
+    way: Vec<Entered>,
+    here: PathBuf,
+    /// What stands at `here`.
+    entry: Result<OwnedFd, Errno>,
+}
+
+/// Goes to `path`, or to where nothing or a link stands on the way there.
+fn reach(root: &Entered, path: &Path) -> Reached {
     let mut way = Vec::new();
     let mut here = PathBuf::new();
     for part in path {
-        let holder = way.last().unwrap_or(root);
         here.push(part);
-        let name = c_string(part.as_bytes());
-        match fd::open_path(holder.fd.as_raw_fd(), &name) {
+        let holder: &Entered = way.last().unwrap_or(root);
+        match fd::open_path(holder.fd.as_raw_fd(), &c_string(part.as_bytes())) {
             Ok(entry) if here != path => way.push(Entered::new(entry)),
-            Ok(_) | Err(Failure { errno: Errno::ELOOP, .. }) => {
-                return match remove(&holder.fd, &name) {
-                    Ok(()) => Ok(Some(here)),
-                    Err(left) => Err(Left { path: here.iter().chain(&left.path).collect(), ..left }),
-                };
-            }
-            Err(Failure { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => break,
-            Err(Failure { errno, .. }) => return Err(Left { path: here, errno }),
+            entry => return Reached { way, here, entry: entry.map_err(|failure| failure.errno) },
         }
     }
-    Ok(None)
+    unreachable!("a protected path has a last component")
+}
+
+/// Removes what stands at `path`, or the first link on the way there: when the
+/// run began there was none. Gives the path of what was removed.
+fn remove_at(root: &Entered, path: &Path) -> Result<Option<PathBuf>, Left> {
+    let Reached { way, here, entry } = reach(root, path);
+    match entry {
+        Ok(_) | Err(Errno::ELOOP) => {}
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+        Err(errno) => return Err(Left { path: here, errno }),
+    }
+    let name = c_string(here.file_name().unwrap_or_default().as_bytes());
+    match remove(&way.last().unwrap_or(root).fd, &name) {
+        Ok(()) => Ok(Some(here)),
+        Err(left) => Err(Left { path: here.iter().chain(&left.path).collect(), ..left }),
+    }
 }
 
 /// A directory on the way, in which one can look and remove until it is dropped.
@@ -203,11 +277,14 @@ fn read(directory: &OwnedFd) -> nix::Result<ReadDir> {
 /// stays is told.
 fn remove_tree(holder: &OwnedFd, name: &CStr) -> Result<(), Left> {
     let mut left = None;
+    // Counted on from one to the next: the run may have taken any number of
+    // names, and none may be tried twice.
+    let mut spare = 0u64..;
     let root = Opened::new(holder, name).map_err(|errno| Left { path: PathBuf::new(), errno })?;
     let mut stack = vec![root];
     while let Some(top) = stack.last_mut() {
         let (path, errno) = match top.entries.next() {
-            Some(Ok(entry)) => match remove_entry(&mut stack, entry.file_name().as_bytes()) {
+            Some(Ok(entry)) => match remove_entry(&mut stack, entry.file_name().as_bytes(), &mut spare) {
                 Ok(()) => continue,
                 Err(errno) => (path_of(&stack).join(entry.file_name()), errno),
             },
@@ -237,7 +314,7 @@ fn path_of(stack: &[Opened]) -> PathBuf {
 }
 
 /// Removes an entry of the directory on top; of a directory it makes the next.
-fn remove_entry(stack: &mut Vec<Opened>, name: &[u8]) -> nix::Result<()> {
+fn remove_entry(stack: &mut Vec<Opened>, name: &[u8], spare: &mut RangeFrom<u64>) -> nix::Result<()> {
     let name = c_string(name);
     let depth = stack.len();
     let top = &mut stack[depth - 1];
@@ -249,7 +326,7 @@ fn remove_entry(stack: &mut Vec<Opened>, name: &[u8]) -> nix::Result<()> {
             stack.push(below);
         }
         Err(Errno::EISDIR) => {
-            move_up(&stack[0].fd, &stack[depth - 1].fd, &name)?;
+            move_up(&stack[0].fd, &stack[depth - 1].fd, &name, spare)?;
             stack[0].has_shrunk = true;
             stack[depth - 1].has_shrunk = true;
         }
@@ -258,11 +335,11 @@ fn remove_entry(stack: &mut Vec<Opened>, name: &[u8]) -> nix::Result<()> {
     Ok(())
 }
 
-/// Moves a directory from `holder` to the root of the tree, under any name.
-fn move_up(root: &OwnedFd, holder: &OwnedFd, name: &CStr) -> nix::Result<()> {
+/// Moves a directory from `holder` to the root of the tree, under a name to spare.
+fn move_up(root: &OwnedFd, holder: &OwnedFd, name: &CStr, spare: &mut RangeFrom<u64>) -> nix::Result<()> {
     // It must be writable to be moved, as its `..` changes.
     enter(holder, name)?;
-    for number in 0u64.. {
+    for number in spare {
         match renameat(holder, name, root, number.to_string().as_str()) {
             // Taken: by a directory that is not empty, or by a file.
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
@@ -302,6 +379,13 @@ fn replaced(workspace: &Workspace, errno: Errno) -> Error {
         .errno(errno)
         .cause("it was moved or replaced while the run went on, so nothing was removed in it")
         .remedy("look for the protected paths where it is now, and let no other view show what holds it")
+}
+
+fn not_protected(workspace: &Workspace, paths: &str) -> Error {
+    let what = format!("what stood at {paths} in {} is not there any more", shown(&workspace.dir));
+    Error::new("sweep", what)
+        .cause("it was moved, removed or replaced meanwhile, and its protection went with it: what is there may be the run's")
+        .remedy("look at it before anything is run in the workspace; let no two runs have one workspace at once")
 }
 
 fn not_removed(workspace: &Workspace, paths: &str, left: &Left) -> Error {

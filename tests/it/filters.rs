@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
@@ -420,6 +420,19 @@ fn set_id_files_by_every_call() {
         let device = [cwd, address(&new), u64::from(kind | 0o600), 0x103, 0, 0];
         assert_eq!(under(Some(PROVIDER), || call(libc::SYS_mknodat, device)), Err(EPERM));
     }
+    // The 0:0 that a rename leaves behind, where the control says that it does.
+    for (name, filter, answer) in [("free", None, Ok(0)), ("filtered", Some(PROVIDER), Err(EPERM))] {
+        let (old, new) = (path(name), path(&format!("{name}-moved")));
+        fs::write(directory.path().join(name), "").unwrap();
+        let rename = |flags| [cwd, address(&old), cwd, address(&new), flags, 0];
+        let whiteout = rename(u64::from(libc::RENAME_WHITEOUT));
+        assert_eq!(under(filter, || call(libc::SYS_renameat2, whiteout)), answer, "{name}");
+        let is_left =
+            directory.path().join(name).metadata().is_ok_and(|left| left.file_type().is_char_device());
+        assert_eq!(is_left, answer.is_ok(), "{name}");
+    }
+    let plain = [cwd, address(&file), cwd, address(&new), u64::from(libc::RENAME_EXCHANGE), 0];
+    assert!(under(Some(PROVIDER), || call(libc::SYS_renameat2, plain)).is_ok());
 }
 
 #[test]

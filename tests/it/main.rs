@@ -29,5 +29,6 @@ mod scope;
 mod site;
 mod snapshot;
 mod terminal;
+mod undermine;
 mod user;
 mod verify;

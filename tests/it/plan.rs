@@ -490,6 +490,43 @@ fn refuse_overlays(policy: &Policy, host: &mut Host) {
     }
 }
 
+/// A file system that takes `Kept/Secret` for `kept/secret`, and a mount of what
+/// is above the secret below it.
+#[test]
+fn a_view_of_binds_hides_by_every_spelling() {
+    let mut policy = nothing();
+    policy.filesystem.ro_bind = vec![view("/srv/d", "/srv/d")];
+    policy.run.hide = entries(&["/srv/d/Kept/Secret"]);
+    let mut host = host(&policy);
+    host.without_overlay = vec!["/srv/d".into()];
+    let same = |host: &Host, path: &str| host.files[Path::new(path)].clone();
+    let (kept, secret) = (same(&host, "/srv/d/Kept"), same(&host, "/srv/d/Kept/Secret"));
+    let mut list = |directory: &str, entries: &[(&str, &Lookup)]| {
+        let names = entries.iter().map(|(name, _)| name.into()).collect();
+        host.listings.insert(directory.into(), names);
+        for (name, lookup) in entries {
+            host.files.insert(Path::new(directory).join(name), (*lookup).clone());
+        }
+    };
+    let file = |inode| {
+        let identity = Identity { device: 1, inode };
+        Lookup::Found(File { identity, kind: Kind::File, is_on_proc: false, mode: 0o644, owner: 1000 })
+    };
+    list("/srv/d", &[("kept", &kept), ("open", &file(1001))]);
+    list("/srv/d/Kept", &[("secret", &secret), ("loop", &kept), ("public", &file(1002))]);
+    let plan = plan::build(&policy, &host, &request()).expect("a plan");
+    let shown: Vec<PathBuf> = plan
+        .init
+        .iter()
+        .filter_map(|step| match step {
+            Step::Bind { path, .. } => Some(place(path)),
+            _ => None,
+        })
+        .filter(|place| place.starts_with("/srv"))
+        .collect();
+    assert_eq!(shown, ["/srv/d/kept/public", "/srv/d/open"].map(PathBuf::from));
+}
+
 /// The overlays: where the view that each shows is put together, and its place.
 fn overlays(plan: &Plan) -> BTreeMap<PathBuf, PathBuf> {
     let overlay = |step: &Step| match step {

@@ -1,7 +1,7 @@
 //! What no view may show: absent from a view that is read-only, masked in one
 //! that is not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -51,10 +51,18 @@ struct View {
     node: Node,
 }
 
-/// The host paths that the hiding rests on.
-pub(super) fn paths(policy: &Policy) -> impl Iterator<Item = PathBuf> {
-    let hidden = policy.run.hide.iter().flat_map(|entry| entry.path.ancestors());
-    hidden.filter(|path| path.parent().is_some()).map(Path::to_owned)
+/// The host paths that the hiding rests on: the hidden ones and the views, with
+/// what is above them, which a mount can have given a second name.
+pub(super) fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
+    let filesystem = &policy.filesystem;
+    let views = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| &bind.src);
+    let views = views.filter(|_| !policy.run.hide.is_empty());
+    let paths = policy.run.hide.iter().map(|entry| &entry.path).chain(views);
+    paths
+        .flat_map(|path| path.ancestors())
+        .filter(|path| path.parent().is_some())
+        .map(Path::to_owned)
+        .collect()
 }
 
 /// Whether a hidden path is or holds `path`.
@@ -174,21 +182,30 @@ fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
             }
         }
     }
+    for bind in filesystem.ro_bind.iter().chain(&filesystem.bind) {
+        let mut hides = policy.run.hide.iter().filter(|hidden| !bind.src.starts_with(&hidden.path));
+        if let Some(hidden) = hides.find(|hidden| host.lies_in(&bind.src, &hidden.path)) {
+            let (source, path) = (bind.src.display(), hidden.path.display());
+            return Err(at(&bind.origin, format!("{source} shows what lies in {path} by another path"))
+                .cause(format!("a directory above {source} and {path} are one, mounted twice"))
+                .remedy("take one of the two away"));
+        }
+    }
     Ok(())
 }
 
 /// Takes the hidden paths out of every view of the tree.
 pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Error> {
     // One that lies in another needs nothing of its own.
-    let hides = policy.run.hide.iter();
-    let outermost: Vec<&Entry> =
-        hides.filter(|hidden| hidden.path.parent().is_none_or(|above| !is_hidden(policy, above))).collect();
+    let paths: BTreeSet<&Path> = policy.run.hide.iter().map(|hidden| &*hidden.path).collect();
+    let is_outermost = |hidden: &&Entry| !hidden.path.ancestors().skip(1).any(|above| paths.contains(above));
+    let outermost: Vec<&Entry> = policy.run.hide.iter().filter(is_outermost).collect();
     tree.nodes.retain(|_, node| match &node.content {
         Content::Bind { source, .. } if node.is_built_in() => !is_hidden(policy, source),
         _ => true,
     });
     let mut report = Vec::new();
-    let mut shown: Vec<&Path> = Vec::new();
+    let mut shown: BTreeSet<&Path> = BTreeSet::new();
     for view in views(tree) {
         let mut upper = Upper::new();
         let mut is_touched = false;
@@ -203,7 +220,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
                     view.place.display()
                 ));
             }
-            shown.push(&hidden.path);
+            shown.insert(&hidden.path);
             report.push(Hidden {
                 path: hidden.path.display().to_string(),
                 view: Some(view.place.display().to_string()),
@@ -220,7 +237,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
         }
     }
     for hidden in &policy.run.hide {
-        if shown.iter().all(|known| !hidden.path.starts_with(known)) {
+        if !hidden.path.ancestors().any(|above| shown.contains(above)) {
             let path = hidden.path.display().to_string();
             report.push(Hidden { path, view: None, by: Means::NoView });
         }
@@ -288,7 +305,8 @@ fn hide_in(tree: &mut Tree, view: &View, hidden: &Entry, upper: &mut Upper) -> R
         tree.nodes.insert(place, emptied);
         return Ok(Some(Means::Emptied));
     }
-    Ok(white_out(tree.host, view, below, upper).then_some(Means::Absent))
+    white_out(tree.host, view, hidden, below, upper)?;
+    Ok(Some(Means::Absent))
 }
 
 /// /dev/null, mounted once more.
@@ -314,13 +332,17 @@ fn make_way(host: &Host, view: &View, below: &Path, upper: &mut Upper) {
 }
 
 /// A whiteout at a path, or above it where the view ends: what is not there may
-/// come. Whether there can be anything at all.
-fn white_out(host: &Host, view: &View, below: &Path, upper: &mut Upper) -> bool {
+/// come. Not where a file stands on the way: that would be whited out with it,
+/// or a directory in its place would show what is hidden.
+fn white_out(host: &Host, view: &View, hidden: &Entry, below: &Path, upper: &mut Upper) -> Result<(), Error> {
     for part in down_to(below) {
-        match host.file(&view.source.join(part)) {
+        let path = view.source.join(part);
+        match host.file(&path) {
             Lookup::Found(file) if part != below => {
                 if file.kind != Kind::Directory {
-                    return false;
+                    return Err(wrong_kind(&path, file.kind, Kind::Directory.name(), &hidden.origin)
+                        .cause(format!("{} is to be hidden, and lies below it", hidden.path.display()))
+                        .remedy(format!("hide {}, or leave it out", path.display())));
                 }
                 // What is above the whiteout shows this directory's mode.
                 upper.entry(part.to_owned()).or_insert(Some(file.mode));
@@ -331,7 +353,7 @@ fn white_out(host: &Host, view: &View, below: &Path, upper: &mut Upper) -> bool 
             }
         }
     }
-    true
+    Ok(())
 }
 
 /// `a`, `a/b`, `a/b/c`.
@@ -350,18 +372,33 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
         view.source.display()
     ));
     tree.nodes.insert(view.place.clone(), Node { content: Content::Sealed, ..view.node.clone() });
+    // A file system may know a name by other spellings than the policy's.
+    let identity = |path: &Path| match tree.host.file(path) {
+        Lookup::Found(file) => Some((file.identity.device, file.identity.inode)),
+        _ => None,
+    };
+    let hidden: BTreeSet<_> = policy.run.hide.iter().filter_map(|hidden| identity(&hidden.path)).collect();
+    let listed: BTreeMap<_, _> =
+        tree.host.listings.keys().filter_map(|path| Some((identity(path)?, path.clone()))).collect();
     let mut directories = vec![(view.place.clone(), view.source.clone())];
     while let Some((place, source)) = directories.pop() {
         for name in tree.host.listings.get(&source).into_iter().flatten() {
             let (place, source) = (place.join(name), source.join(name));
-            if tree.nodes.contains_key(&place) || is_hidden(policy, &source) {
+            let own = identity(&source);
+            let is_hidden = is_hidden(policy, &source) || own.is_some_and(|own| hidden.contains(&own));
+            if tree.nodes.contains_key(&place) || is_hidden {
+                continue;
+            }
+            if let Some(directory) = own.and_then(|own| listed.get(&own)) {
+                // One that lies elsewhere is a mount of what is above something hidden.
+                if directory.parent() == source.parent() {
+                    let content = Content::Directory;
+                    tree.nodes.insert(place.clone(), Node { content, ..view.node.clone() });
+                    directories.push((place, directory.clone()));
+                }
                 continue;
             }
             let content = match tree.host.file(&source) {
-                Lookup::Found(_) if tree.host.listings.contains_key(&source) => {
-                    directories.push((place.clone(), source));
-                    Content::Directory
-                }
                 Lookup::Found(file) if file.kind != Kind::Device => Content::Bind {
                     source,
                     file,

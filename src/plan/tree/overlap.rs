@@ -6,7 +6,7 @@ use super::{Content, Node, Tree, VIEW, at, bind, protect, wrong_kind};
 use crate::error::Error;
 use crate::host::{Kind, Lookup};
 use crate::plan::landlock::{Grant, access};
-use crate::policy::Policy;
+use crate::policy::{Mode, Policy};
 use crate::sys::mount::READ_ONLY;
 
 /// An entry at its place.
@@ -135,6 +135,27 @@ fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Err
             .cause(format!("{} lies in the view {} ({})", place.display(), around.display(), outer.origin))
             .remedy("make it on the host first: cellblock creates nothing inside a view")),
     }
+}
+
+/// What the run can move or remove all the same, for the evidence: a mount keeps
+/// its place from being renamed or removed in the mount namespaces that it stands
+/// in, and in nested mode the run can make one without it.
+pub(super) fn note_of_nested(tree: &Tree, policy: &Policy, entry: Entry) -> Option<String> {
+    let (place, node) = entry;
+    let (around, outer) = tree.holder(place)?;
+    let takes_writes = match &outer.content {
+        Content::Bind { attributes, .. } => attributes & READ_ONLY == 0,
+        Content::Stubs { .. } => true,
+        _ => false,
+    };
+    let is_narrower = inherits(node, outer) || matches!(node.content, Content::Fresh { .. });
+    (policy.mode == Mode::Nested && takes_writes && is_narrower).then(|| {
+        format!(
+            "{}: the nested mode lets the run move or remove it, as {} is writable, and put another in its place",
+            place.display(),
+            around.display()
+        )
+    })
 }
 
 /// What the mount holds alone, for the evidence.

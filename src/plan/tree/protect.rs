@@ -1,13 +1,14 @@
 //! The workspace, and what of it stays as it is.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::{Content, Tree, VIEW, at, bind};
 use crate::error::Error;
-use crate::host::{Kind, Lookup};
+use crate::host::{Host, Kind, Lookup};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
-use crate::policy::{Access, Policy, Protect, ProtectMissing, Workspace};
+use crate::policy::{Access, Mode, Origin, Policy, Protect, ProtectMissing, Workspace};
 use crate::sys::mount::READ_ONLY;
 
 /// The host paths that the protection rests on.
@@ -21,6 +22,10 @@ pub(super) fn paths(policy: &Policy) -> Vec<PathBuf> {
     if workspace.protect_missing == ProtectMissing::Overlay {
         paths.extend(beside(workspace).into_iter().flatten());
     }
+    // A mount can have given each a second name.
+    let dirs = writable(policy).map(|(dir, _)| dir).chain([&*workspace.dir]);
+    let above = dirs.flat_map(Path::ancestors).filter(|path| path.parent().is_some());
+    paths.extend(above.map(Path::to_owned).collect::<BTreeSet<_>>());
     paths
 }
 
@@ -43,6 +48,11 @@ impl Tree<'_> {
         };
         let stubs = self.stubs(policy, workspace);
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+        if by_overlay && workspace.access == Access::ReadWrite && policy.mode == Mode::Nested {
+            return Err(at(&workspace.origin, "`protect_missing = \"overlay\"` does not hold in the nested mode")
+                .cause("in a mount namespace of its own the run can remove what the overlay has there, and put another in its place")
+                .remedy("write `protect_missing = \"sweep\"`, which looks at it when the run is over"));
+        }
         let content = if by_overlay && workspace.access == Access::ReadOnly {
             self.overlay(&workspace.dir, dir, &workspace.at, &workspace.origin)?
         } else if stubs.is_empty() {
@@ -61,7 +71,15 @@ impl Tree<'_> {
             if self.host.file(&work) == Lookup::Missing {
                 self.prepare.push(Prepare::new(&work, Made::WorkDirectory, &workspace.origin));
             } else {
-                self.find_kind(&work, Kind::Directory, &workspace.origin)?;
+                let file = self.find_kind(&work, Kind::Directory, &workspace.origin)?;
+                if file.owner != self.host.ids.uid {
+                    return Err(at(
+                        &workspace.origin,
+                        format!("{} belongs to the user {}", work.display(), file.owner),
+                    )
+                    .cause("what is written in the workspace goes through it, and that is another user's")
+                    .remedy("remove it, or write `protect_missing = \"sweep\"`"));
+                }
             }
             self.work_directory = Some(work.clone());
             Content::Stubs { source: workspace.dir.clone(), file: dir, parent: (parent, beside), work, stubs }
@@ -124,7 +142,7 @@ impl Tree<'_> {
             let path = file_above.unwrap_or(&protect.path);
             let (source, place) = (workspace.dir.join(path), workspace.at.join(path));
             if has_stubs || self.host.file(&source) != Lookup::Missing {
-                refuse_another_way(policy, &source)?;
+                refuse_another_way(policy, self.host, &source)?;
             }
             // One file can stand in the way of several.
             if self.nodes.contains_key(&place) {
@@ -170,11 +188,8 @@ pub(super) fn over_itself(place: &Path, is_directory: bool, attributes: u64) -> 
 
 /// A writable view of the same place, or of one above it, is not held by the
 /// mounts in the workspace.
-fn refuse_another_way(policy: &Policy, source: &Path) -> Result<(), Error> {
-    let binds = policy.filesystem.bind.iter().map(|bind| (&*bind.src, &bind.origin));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
-    let mut writable = binds.chain(exposures);
-    match writable.find(|(view, _)| source.starts_with(view) || view.starts_with(source)) {
+fn refuse_another_way(policy: &Policy, host: &Host, source: &Path) -> Result<(), Error> {
+    match writable(policy).find(|(view, _)| host.lies_in(source, view) || host.lies_in(view, source)) {
         None => Ok(()),
         Some((view, origin)) => Err(at(
             origin,
@@ -183,6 +198,14 @@ fn refuse_another_way(policy: &Policy, source: &Path) -> Result<(), Error> {
         .cause("`workspace.protect` keeps it as it is in the workspace alone")
         .remedy("show it read-only, or list in `workspace.protect` what is to be protected, without it")),
     }
+}
+
+/// What beside the workspace takes writes.
+fn writable(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
+    let binds = policy.filesystem.bind.iter().map(|bind| (&*bind.src, &bind.origin));
+    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
+    let channel = policy.channel.iter().filter(|channel| channel.replaceable);
+    binds.chain(exposures).chain(channel.map(|channel| (&*channel.dir, &channel.origin)))
 }
 
 fn protects_a_link(protect: &Protect, source: &Path) -> Error {

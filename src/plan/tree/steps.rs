@@ -44,6 +44,7 @@ pub(super) fn order(
             overlap::check(&tree, policy, (place, node), *holder)?;
         }
         notes.extend(overlap::note(&tree, policy, (place, node), with_rights));
+        notes.extend(overlap::note_of_nested(&tree, policy, (place, node)));
 
         let is_ours = holder.is_none_or(|(_, holder)| !holder.content.shows_what_is_there());
         if is_ours && !matches!(node.content, Content::Cover { .. }) {
