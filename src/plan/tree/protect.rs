@@ -136,14 +136,16 @@ impl Tree<'_> {
         let has_stubs =
             self.nodes.get(&workspace.at).is_some_and(|node| matches!(node.content, Content::Stubs { .. }));
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+        for source in outermost(workspace).map(|protect| workspace.dir.join(&protect.path)) {
+            if by_overlay || self.host.file(&source) != Lookup::Missing {
+                refuse_another_way(policy, self.host, &source)?;
+            }
+        }
         for protect in self.shown(policy, workspace) {
             // As long as that file stays, nothing can be made below it.
             let file_above = self.file_above(workspace, protect).filter(|_| by_overlay);
             let path = file_above.unwrap_or(&protect.path);
             let (source, place) = (workspace.dir.join(path), workspace.at.join(path));
-            if has_stubs || self.host.file(&source) != Lookup::Missing {
-                refuse_another_way(policy, self.host, &source)?;
-            }
             // One file can stand in the way of several.
             if self.nodes.contains_key(&place) {
                 continue;
