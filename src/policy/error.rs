@@ -185,6 +185,7 @@ impl PolicyError {
             Problem::EmptyPath => "write a path",
             Problem::EmptyValue => "write a value, or leave the key out",
             Problem::NulByte => "no path, name or value can hold one",
+            Problem::DotDot { target, .. } if target.as_os_str().is_empty() => "write the path without `..`",
             Problem::DotDot { target, .. } => {
                 return Some(format!("write the path without `..`, as in {}", target.display()));
             }
