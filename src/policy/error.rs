@@ -153,7 +153,10 @@ impl PolicyError {
             }
             Problem::UnknownProfile { suggestion, .. } => {
                 return Some(match suggestion {
-                    Some(known) => format!("did you mean `{known}`?"),
+                    Some(known) if self.place.0.starts_with("--") => format!("did you mean `{known}`?"),
+                    Some(known) => {
+                        format!("did you mean `{known}`? a file is written with a `/` or ends in .toml")
+                    }
                     None => format!(
                         "use one of {}; a file is written with a `/` or ends in .toml",
                         profile::names().collect::<Vec<_>>().join(", ")

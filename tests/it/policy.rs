@@ -463,7 +463,7 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\nrun.expose = ['${nope}/x']", "p.toml:2: `${nope}` is not defined", "--var nope=VALUE"),
     ("version = 1\nrun.expose = [\n'/a',\n'${env:NOPE}']", "p.toml:4: the environment has no `NOPE`", "set NOPE"),
     ("version = 1\nenvironment.set.A = '$HOME'", "p.toml:2: `$HOME` is no variable", "$$ is a dollar"),
-    ("version = 1\nextends = ['codx']", "p.toml:2: no built-in profile `codx`", "did you mean `codex`?"),
+    ("version = 1\nextends = ['codx']", "p.toml:2: no built-in profile `codx`", "did you mean `codex`? a file"),
     ("version = 1\nextends = ['xyzzy']", "p.toml:2: no built-in profile `xyzzy`", "claude, codex, opencode"),
     ("version = 1\nextends = ['./none.toml']", "p.toml:2: cannot read none.toml: No such file", "readable"),
     ("version = 1\nextends = ['p.toml']", "p.toml:2: extends goes round in a circle: p.toml → p.toml", "extends"),
