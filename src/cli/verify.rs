@@ -36,9 +36,10 @@ Examples:
   cellblock verify                            a cell of the demo's fixture
   cellblock verify --policy cell.toml --var run=r2 --canary /srv/instance/secrets
   cellblock verify --policy cell.toml --canary 5432 --strict --json
-  cellblock run --verify --policy cell.toml -- codex exec -
+  cellblock run --verify --policy cell.toml -- sh agent.sh
 
   A number is a port; write a file of such a name as ./5432.
+  With --net host no cell is sound: it reaches what listens on loopback.
 
 Exit status:
   0 sound; 1 a leak, or a grant that does not work; 125 the cell could not be built";

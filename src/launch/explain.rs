@@ -68,6 +68,10 @@ fn not_executed(plan: &Plan, errno: Errno) -> Error {
     let command = plan.arguments.first().map(ToString::to_string).unwrap_or_default();
     let error = Error::new(Stage::Exec.name(), format!("{command} cannot be executed")).errno(errno);
     match errno {
+        Errno::ENOENT | Errno::ENOTDIR if plan.arguments.len() == 1 && command.contains(' ') => error
+            .cause("no shell takes the command apart: all of it is the name of a program")
+            .remedy("give program and arguments as words of their own, or as one after `sh -c`")
+            .exit_code(127),
         Errno::ENOENT | Errno::ENOTDIR if command.contains('/') && !command.starts_with('/') => error
             .cause(format!(
                 "{} has no such program, or the cell not the interpreter that its first line names",

@@ -75,7 +75,7 @@ pub fn part_of_host(path: &Path, base: &Path) -> Result<PathBuf, Problem> {
 ///
 /// Those of [`host_path`], and an absolute path or `.`.
 pub fn below(path: &Path) -> Result<PathBuf, Problem> {
-    plain(path, Path::new("/"))?;
+    plain(path, Path::new(""))?;
     match tidy(path) {
         path if path.is_absolute() || path == Path::new("") || path == Path::new(".") => {
             Err(Problem::NotBelow(path))

@@ -153,7 +153,10 @@ impl PolicyError {
             }
             Problem::UnknownProfile { suggestion, .. } => {
                 return Some(match suggestion {
-                    Some(known) => format!("did you mean `{known}`?"),
+                    Some(known) if self.place.0.starts_with("--") => format!("did you mean `{known}`?"),
+                    Some(known) => {
+                        format!("did you mean `{known}`? a file is written with a `/` or ends in .toml")
+                    }
                     None => format!(
                         "use one of {}; a file is written with a `/` or ends in .toml",
                         profile::names().collect::<Vec<_>>().join(", ")
@@ -185,6 +188,7 @@ impl PolicyError {
             Problem::EmptyPath => "write a path",
             Problem::EmptyValue => "write a value, or leave the key out",
             Problem::NulByte => "no path, name or value can hold one",
+            Problem::DotDot { target, .. } if target.as_os_str().is_empty() => "write the path without `..`",
             Problem::DotDot { target, .. } => {
                 return Some(format!("write the path without `..`, as in {}", target.display()));
             }

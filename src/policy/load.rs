@@ -261,6 +261,8 @@ fn remedy(message: &str, key: &str) -> Option<String> {
         ("a string", Some(number)) if key.starts_with("timeout") && found.contains("integer") => {
             Some(format!("write \"{number}s\""))
         }
+        ("a string", None) => Some("write one string: \"…\"".to_owned()),
+        ("u32", _) => Some("write a number like 1, without quotes".to_owned()),
         ("a string", Some(value)) => Some(format!("a string stands in quotes: \"{value}\"")),
         _ => None,
     }

@@ -267,7 +267,7 @@ fn named(scene: &Scene, value: &[u8]) -> Option<PathBuf> {
         })
         .collect();
     for hidden in forbidden {
-        let names = |path: &&&Path| path.starts_with(hidden) && !scene.shows(path);
+        let names = |path: &&&Path| path.starts_with(hidden) && !scene.shows_below(hidden, path);
         if let Some(path) = paths.iter().find(names) {
             return Some(path.to_path_buf());
         }

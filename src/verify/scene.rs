@@ -105,6 +105,13 @@ impl<'a> Scene<'a> {
         self.views.iter().any(|view| path.starts_with(&view.place))
     }
 
+    /// Whether a view shows something at this path of the cell, which is `hidden` or
+    /// below it: one that stands there, or one of another part of the host.
+    pub fn shows_below(&self, hidden: &Path, path: &Path) -> bool {
+        let mut views = self.views.iter().filter(|view| path.starts_with(&view.place));
+        views.any(|view| view.place.starts_with(hidden) || view.place != view.source)
+    }
+
     /// Whether the cell may have a file of its own of this name, and not the
     /// host's or a copy of that.
     pub fn has_own(&self, path: &Path) -> bool {

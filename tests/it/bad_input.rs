@@ -255,6 +255,12 @@ const MISTAKES: &[Mistake] = &[
         &["cause: the cell has no such program"],
     ),
     command(
+        &["ls -la /"],
+        127,
+        "exec: ls -la / cannot be executed: ENOENT",
+        &["cause: no shell takes the command apart", "remedy: give program and arguments as words"],
+    ),
+    command(
         &["./mark"],
         127,
         "exec: ./mark cannot be executed: ENOENT",

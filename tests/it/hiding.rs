@@ -473,7 +473,10 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ),
     (
         "--ro-bind {i} --hide {i}/runs --expose {i}/runs/C",
-        &["{i}/runs/C does not exist", "remedy: make it before the run, or write `create = true`"],
+        &[
+            "{i}/runs/C does not exist",
+            "remedy: make it before the run, or write `create = true` in a policy file",
+        ],
     ),
     (
         "--hide {i}/runs --ro-bind {i}/runs/B",
@@ -487,7 +490,10 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("--hide {r}/chan/A --channel {r}/chan/A", &["the channel {r}/chan/A reveals {r}/chan/A", "remedy: "]),
     (
         "--bind {i} --hide {i}/none",
-        &["{i}/none cannot be masked in the writable view {i}", "remedy: make it on the host first"],
+        &[
+            "{i}/none cannot be masked in the writable view {i}",
+            "remedy: make it on the host first, or show {i} read-only: --bind makes it writable",
+        ],
     ),
     (
         "--bind {i} --hide {i}/db/none",

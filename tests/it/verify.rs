@@ -304,6 +304,11 @@ fn a_variable_that_tells_is_found() {
         &["environment:value WHERE"],
     );
     wrong(&with("WHERE", &site.text("elsewhere"), &[]), &["environment:value WHERE"]);
+    // A view of what is around it shows the rest alone; one in its place shows its own.
+    let around = ["--ro-bind", &*hidden, "--hide", &*secrets, "--hide", &*runs];
+    wrong(&with("WHERE", &secrets, &around), &["environment:value WHERE"]);
+    let other = format!("{}:{hidden}", site.text("tool"));
+    wrong(&with("WHERE", &secrets, &["--ro-bind", &other, "--hide", &hidden, "--hide", &runs]), &[]);
     wrong(&with("WHERE", &own, &hide), &[]);
     wrong(&with("GITHUB_TOKEN", "x", &[]), &["environment:secret GITHUB_TOKEN"]);
     let found = with("ANTHROPIC_API_KEY", "x", &[]);

@@ -319,7 +319,10 @@ fn not_maskable(view: &View, hidden: &Entry) -> Error {
     let (path, around) = (hidden.path.display(), view.place.display());
     at(&hidden.origin, format!("{path} cannot be masked in the writable view {around}"))
         .cause("only what is there, and can be looked at, can be covered; what comes later would show")
-        .remedy(format!("make it on the host first, or let {around} be read-only ({})", view.node.origin))
+        .remedy(format!(
+            "make it on the host first, or show {around} read-only: {} makes it writable",
+            view.node.origin
+        ))
 }
 
 /// Directories down to a mount point that the view may lack.

@@ -32,7 +32,7 @@ impl Tree<'_> {
             } else {
                 let file = self.find_kind(&entry.path, kind, &entry.origin).map_err(|error| {
                     if is_missing {
-                        error.remedy("make it before the run, or write `create = true`")
+                        error.remedy("make it before the run, or write `create = true` in a policy file")
                     } else {
                         error
                     }
