@@ -196,7 +196,7 @@ fn check_policy(options: CheckOptions) -> Result<bool, Error> {
     plan::check(&policy)?;
     // Root may check a policy without a word on who shall run it.
     let ids = launch::ids::resolve(options.cell.run_as).ok();
-    let warnings = lint::lint(&policy, &lint::Facts::probe(&options.cell.policy, ids));
+    let warnings = lint::lint(&policy, &lint::Facts::probe(&policy, &options.cell.policy, ids));
     let words: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
     print(&match options.json {
         true => serde_json::to_string_pretty(&lint::Report::new(&warnings)).expect("plain values"),

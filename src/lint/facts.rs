@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
@@ -15,6 +16,7 @@ use nix::unistd::{getgroups, getppid};
 use super::places::{CREDENTIALS, SOCKETS};
 use super::service::{Service, Socket};
 use crate::host::Ids;
+use crate::policy::Policy;
 use crate::sys::landlock;
 
 /// The facts about a host that warnings rest on. Every path is a real one,
@@ -31,6 +33,8 @@ pub struct Facts {
     pub harness: Vec<HarnessDirectory>,
     /// The policy files that were named.
     pub policy_files: Vec<PathBuf>,
+    /// The hidden paths that are not there.
+    pub missing: Vec<PathBuf>,
     /// Path sockets that somebody listens on.
     pub sockets: Vec<Socket>,
     /// Files and directories with credentials, below the homes.
@@ -87,15 +91,16 @@ impl fmt::Display for Listener {
 }
 
 impl Facts {
-    /// Looks at the host. `policies` are the policy files that were named, `ids` who
+    /// Looks at the host, for a policy. `policies` are the policy files that were named, `ids` who
     /// the cell would run as, where that is known. What cannot be read is left out.
-    pub fn probe(policies: &[PathBuf], ids: Option<Ids>) -> Facts {
+    pub fn probe(policy: &Policy, policies: &[PathBuf], ids: Option<Ids>) -> Facts {
         let homes = homes(ids);
         Facts {
             landlock: landlock::abi(),
             path: path_directories(),
             harness: harness(),
             policy_files: policies.iter().filter_map(|path| fs::canonicalize(path).ok()).collect(),
+            missing: missing(policy),
             sockets: sockets(&homes),
             credentials: in_homes(&homes, &CREDENTIALS).filter(|path| path.exists()).collect(),
             listeners: listeners(),
@@ -104,6 +109,14 @@ impl Facts {
             homes,
         }
     }
+}
+
+fn missing(policy: &Policy) -> Vec<PathBuf> {
+    let hidden = policy.run.hide.iter().map(|hidden| &hidden.path);
+    let is_missing = |path: &&PathBuf| {
+        fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    hidden.filter(is_missing).cloned().collect()
 }
 
 /// Each of `names` below each of `homes`.

@@ -65,6 +65,7 @@ impl Report<'_> {
 pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     let mut warnings = files::warnings(policy, facts);
     warnings.extend(in_hosts_network(policy).then(|| network(policy, facts)).into_iter().flatten());
+    warnings.extend(hidden(policy, facts));
     warnings.extend(groups(facts));
     warnings.extend(secrets(policy));
     warnings.extend(nested(policy));
@@ -114,6 +115,24 @@ fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
         )
     });
     listening.into_iter().chain(metadata).collect()
+}
+
+/// A mistyped path hides nothing; it matters where a view would show what was meant.
+fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warning> + 'a {
+    let filesystem = &policy.filesystem;
+    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| &bind.src);
+    let views: Vec<_> = binds.chain(policy.workspace.iter().map(|workspace| &workspace.dir)).collect();
+    let missing = policy.run.hide.iter().filter(|hidden| facts.missing.contains(&hidden.path));
+    let shown = missing.filter(move |hidden| views.iter().any(|view| hidden.path.starts_with(view)));
+    shown.map(|hidden| {
+        warning(
+            "hidden-missing",
+            &hidden.origin,
+            format!("{} is hidden and not there", hidden.path.display()),
+            "a name that is mistyped hides nothing, and what was meant shows",
+            "correct it, or leave it if it is to be made later",
+        )
+    })
 }
 
 fn groups(facts: &Facts) -> Option<Warning> {

@@ -308,9 +308,11 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
 
 /// Checks what a policy says by itself, without a look at any host.
 ///
-/// Fails where it names a filter that does not exist.
+/// Fails where it names a filter that does not exist, and where its views and
+/// exposures contradict what it hides.
 pub fn check(policy: &Policy) -> Result<(), Error> {
-    built_in_filter(policy).map(drop)
+    built_in_filter(policy)?;
+    tree::check(policy, &Host::default())
 }
 
 /// Which layers are left out, each by name.

@@ -55,6 +55,7 @@ fn host() -> Facts {
             directory("/srv/harness", Role::WorkingDirectory),
         ],
         policy_files: vec!["/srv/harness/cell.toml".into()],
+        missing: vec!["/srv/instance/x/none".into()],
         sockets: vec![socket("/run/docker.sock"), socket("/srv/instance/run/control.sock")],
         credentials: ["/home/me/.aws", "/home/me/.codex/auth.json"].map(PathBuf::from).into(),
         listeners: [
@@ -96,6 +97,8 @@ fn each_way_out_has_its_warning() {
         (&["--bind", "/home/me/.local"], &["writable-path", "writable-startup"]),
         (&["--bind", "/srv/tools:/usr/local/bin"], &["writable-cell-path"]),
         (&["--bind", "/srv/a:/a", "--env", "PATH=/bin:/a/bin"], &["writable-cell-path"]),
+        (&["--ro-bind", "/srv/instance/x", "--hide", "/srv/instance/x/none"], &["hidden-missing"]),
+        (&["--ro-bind", "/srv/instance/y", "--hide", "/srv/instance/x/none"], &[]),
         (&["--ro-bind", "/home"], &["home-in-view", "credentials-in-view"]),
         (
             &["--workspace", "/home/me"],
@@ -232,7 +235,6 @@ fn a_channel_that_is_warned_of_is_refused() {
         (in_place.clone(), &["--tmpfs", &place]),
         (in_place.clone(), &["--ro-bind", &elsewhere]),
         (in_place.clone(), &["--bind", &place]),
-        (in_place.clone(), &["--expose", &place]),
         (in_place.clone(), &["--workspace", &place]),
         (in_place, &[]),
     ] {
@@ -242,6 +244,23 @@ fn a_channel_that_is_warned_of_is_refused() {
         let plan =
             site.command(site.program()).arg("plan").args(&words).args(["--", "true"]).output().unwrap();
         assert_eq!(plan.status.success(), !is_warned_of, "{channel} {words:?}\n{}", stderr(&plan));
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused_without_a_look_at_the_host() {
+    let Some(site) = fixture() else { return };
+    let (place, chan) = (site.text("place"), site.text("place/chan"));
+    for (words, refusal) in [
+        (&["--expose", &place, "--hide", &chan][..], "the exposure"),
+        (&["--expose", &place, "--hide", &site.text("home")], "lies in nothing that is hidden"),
+        (&["--expose", &place, "--channel", &chan], "holds"),
+        (&["--expose", &chan, "--ro-bind", &place], "is visible already"),
+        (&["--ro-bind", &chan, "--hide", &place], "is hidden"),
+    ] {
+        let output = check(&site, words).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{words:?}");
+        assert!(stderr(&output).contains(refusal), "{words:?} {}", stderr(&output));
     }
 }
 
@@ -261,6 +280,7 @@ fn every_warning_is_explained() {
         &["--bind", "/home", "--bind", "/usr/bin", "--ro-bind", "/srv/harness", "--ro-bind", "/run"][..],
         &["--net", "host", "--env", "TOKEN", "--channel", "/tmp/c", "--mode", "nested"],
         &["--without", "seccomp", "--allow-missing", "landlock"],
+        &["--ro-bind", "/srv/instance/x", "--hide", "/srv/instance/x/none"],
     ];
     let granted_whole = text("[channel]\ndir = '/chan'\nreplaceable = true\nlock = ['l']");
     let found = [lint(&flags(&words.concat()), &facts), lint(&granted_whole, &facts)].concat();

@@ -183,9 +183,15 @@ fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
     binds.chain(exposures).chain(channel).chain(workspace)
 }
 
+/// Refuses what contradicts itself, as far as this host's facts tell.
+pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
+    hide::check(policy, host)?;
+    scope::check(policy, host)
+}
+
 /// Plans the tree; `with_rights` where Landlock grants on files.
 pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<Built, Error> {
-    hide::check(policy, host)?;
+    check(policy, host)?;
     let mut tree = Tree::new(host);
     tree.own_directories(policy);
     if policy.filesystem.system == System::Minimal {

@@ -10,6 +10,17 @@ use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
 use crate::policy::{Entry, Expose, ExposeKind, Origin, Policy};
 
+/// Refuses exposures that contradict the rest of the policy.
+pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
+    for entry in &policy.run.expose {
+        hide::refuse_revealing(policy, "the exposure", &entry.path, &entry.origin)?;
+        refuse_outside(policy, entry)?;
+        refuse_wide(policy, entry)?;
+        refuse_visible(policy, host, "the exposure", &entry.path, &entry.origin)?;
+    }
+    Ok(())
+}
+
 impl Tree<'_> {
     pub(super) fn exposures(&mut self, policy: &Policy) -> Result<(), Error> {
         for entry in &policy.run.expose {
@@ -17,10 +28,6 @@ impl Tree<'_> {
                 ExposeKind::Directory => Kind::Directory,
                 ExposeKind::File => Kind::File,
             };
-            hide::refuse_revealing(policy, "the exposure", &entry.path, &entry.origin)?;
-            refuse_outside(policy, entry)?;
-            refuse_wide(policy, entry)?;
-            refuse_visible(policy, self.host, "the exposure", &entry.path, &entry.origin)?;
             let is_missing = self.host.file(&entry.path) == Lookup::Missing;
             let content = if entry.create && is_missing {
                 let made = match entry.kind {
