@@ -66,7 +66,7 @@ impl Loader<'_> {
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
         // A profile names no place of its own: what is relative came by --var.
-        self.add(&Source { name: format!("profile {name}"), text, dir: self.cwd })
+        self.add(&Source::new(format!("profile {name}"), text, self.cwd))
     }
 
     /// `shown` is the path as it was written, which messages and circles go by.
@@ -83,11 +83,12 @@ impl Loader<'_> {
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let offset = error.valid_up_to();
-            Problem::NotUtf8 { offset }.at(line(&name, &bytes, offset))
+            let line = 1 + bytes[..offset].iter().filter(|byte| **byte == b'\n').count();
+            Problem::NotUtf8 { offset }.at(Origin(format!("{name}:{line}")))
         })?;
         // A file's `..` and links end here, so that its entries hold none.
         let dir = fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?;
-        self.add(&Source { name, text, dir: &dir })
+        self.add(&Source::new(name, text, &dir))
     }
 
     fn add(&mut self, source: &Source) -> Result<(), PolicyError> {
@@ -148,12 +149,22 @@ pub(super) struct Source<'a> {
     pub text: &'a str,
     /// Where its relative paths count from.
     pub dir: &'a Path,
+    /// Where each line ends: every value is asked for its line.
+    line_ends: Vec<usize>,
+}
+
+impl<'a> Source<'a> {
+    fn new(name: String, text: &'a str, dir: &'a Path) -> Source<'a> {
+        let line_ends = text.match_indices('\n').map(|(offset, _)| offset).collect();
+        Source { name, text, dir, line_ends }
+    }
 }
 
 impl Source<'_> {
     /// The place of the byte at `offset`.
     pub fn origin(&self, offset: usize) -> Origin {
-        line(&self.name, self.text.as_bytes(), offset)
+        let line = 1 + self.line_ends.partition_point(|end| *end < offset);
+        Origin(format!("{}:{line}", self.name))
     }
 
     fn parse(&self, vars: &Vars) -> Result<File, PolicyError> {
@@ -295,9 +306,4 @@ fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<S
     let alike = known.into_iter().map(|known| (strsim::jaro(name, known), known));
     let best = alike.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 > LIKENESS).then(|| best.1.to_owned())
-}
-
-fn line(name: &str, text: &[u8], offset: usize) -> Origin {
-    let line = 1 + text[..offset].iter().filter(|byte| **byte == b'\n').count();
-    Origin(format!("{name}:{line}"))
 }

@@ -284,7 +284,9 @@ fn hide_in(tree: &mut Tree, view: &View, hidden: &Entry, upper: &mut Upper) -> R
         return Ok(None);
     }
     let found = tree.host.file(&hidden.path);
-    let holds_something = tree.nodes.keys().any(|other| other.starts_with(&place));
+    // What lies below a place comes right behind it in the order of paths.
+    let mut behind = tree.nodes.range(place.clone()..);
+    let holds_something = behind.next().is_some_and(|(other, _)| other.starts_with(&place));
     let emptied = Node { content: Content::Sealed, grant: Grant::Nothing, origin: hidden.origin.clone() };
     if view.is_writable {
         let content = match found {
