@@ -524,3 +524,16 @@ fn a_cell_that_cannot_be_built_is_neither_sound_nor_leaking() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn the_status_cannot_be_passed_on_by_another_number() {
+    let Some(site) = site() else { return };
+    for (redirect, code) in [("5>s 6>&5", 125), ("5>s 6>t", 0), ("5>/dev/null 6>&5", 0)] {
+        let script = format!("exec ./cellblock run --json-status-fd 5 --pass-fd 6 -- true {redirect}");
+        let output = site.beside("/bin/sh", &["-c", &script]).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{redirect}: {}", stderr(&output));
+    }
+    let script = "{ ./cellblock run --json-status-fd 5 --pass-fd 6 -- true 5>&1 6>&1; echo $?; } | tail -n 1";
+    let output = site.beside("/bin/sh", &["-c", script]).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "125\n", "{}", stderr(&output));
+}
