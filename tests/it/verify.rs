@@ -537,3 +537,18 @@ fn the_status_cannot_be_passed_on_by_another_number() {
     let output = site.beside("/bin/sh", &["-c", script]).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "125\n", "{}", stderr(&output));
 }
+
+#[test]
+fn a_name_that_is_no_text_is_tested() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let Some(site) = site() else { return };
+    let view = [site.path("tool").as_os_str().as_bytes(), b":/opt/\xff"].concat();
+    let mut command = site.command(site.program());
+    command.args(["verify", "--json", "--ro-bind"]).arg(OsStr::from_bytes(&view));
+    wrong(&document(&command.output().unwrap()), &[]);
+    let mut command = site.command(site.program());
+    command.args(["run", "--report", "reports/r", "--ro-bind"]).arg(OsStr::from_bytes(&view));
+    let output = command.args(["--", "true"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
