@@ -11,6 +11,7 @@ mod judge;
 mod mounts;
 mod scene;
 mod show;
+mod sockets;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,8 @@
 //! What stands where, as far as policy and host tell: which views the cell has,
 //! and at which places a path of the host would be seen in it.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::getppid;
 
@@ -18,9 +19,9 @@ pub(super) struct View {
     pub kind: Kind,
     pub grant: Grant,
     /// Its file system, and which path of that it shows.
-    located: Option<(String, PathBuf)>,
+    pub located: Option<(String, PathBuf)>,
     /// What the host has mounted there and below.
-    mounts: Vec<Mount>,
+    pub mounts: Vec<Mount>,
 }
 
 /// What a view is there for.
@@ -50,6 +51,8 @@ impl Grant {
 pub(super) struct Scene<'a> {
     pub request: &'a Request,
     pub policy: &'a Policy,
+    /// The canaries that are paths: as they are written, and where links lead.
+    pub canaries: Vec<PathBuf>,
     /// The group of the run.
     pub gid: u32,
     pub views: Vec<View>,
@@ -71,8 +74,9 @@ impl<'a> Scene<'a> {
         let is_copy = |entry: &SystemEntry| matches!(entry, SystemEntry::Copy(_));
         let copies =
             host.system.iter().filter(|(_, entry)| is_copy(entry)).map(|(path, _)| path.clone()).collect();
+        let (gid, canaries) = (host.ids.gid, canaries(request));
         let mut scene =
-            Scene { request, policy, gid: host.ids.gid, views, copies, mounts, directory: None, parent };
+            Scene { request, policy, canaries, gid, views, copies, mounts, directory: None, parent };
         scene.directory = std::env::current_dir().ok().filter(|directory| {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)
@@ -86,11 +90,8 @@ impl<'a> Scene<'a> {
 
     /// The paths of the host that must not be seen: hidden ones and canaries.
     pub fn forbidden(&self) -> impl Iterator<Item = &Path> {
-        let canaries = self.request.canaries.iter().filter_map(|canary| match canary {
-            Canary::Path(path) => Some(&**path),
-            Canary::Port(_) => None,
-        });
-        self.policy.run.hide.iter().map(|entry| &*entry.path).chain(canaries)
+        let hidden = self.policy.run.hide.iter().map(|entry| &*entry.path);
+        hidden.chain(self.canaries.iter().map(|canary| &**canary))
     }
 
     /// Whether the cell has something of this name by itself, or leads through it.
@@ -105,12 +106,18 @@ impl<'a> Scene<'a> {
         self.views.iter().any(|view| path.starts_with(&view.place))
     }
 
-    /// Whether the cell may have a file of its own of this name, and not the
-    /// host's or a copy of that.
+    /// Whether the cell may have something of this name, and no copy of what the
+    /// host has there.
     pub fn has_own(&self, path: &Path) -> bool {
-        self.own_places().any(|place| path.starts_with(place))
-            && !self.shows(path)
-            && !self.copies.iter().any(|copy| copy == path)
+        self.own_places().any(|place| path.starts_with(place)) && !self.copies.iter().any(|copy| copy == path)
+    }
+
+    /// Whether the cell is told of this name anyway: a view or a directory of
+    /// its own has it, or it leads there.
+    pub fn is_told(&self, path: &Path) -> bool {
+        let tmpfs = self.policy.filesystem.tmpfs.iter().map(|tmpfs| &*tmpfs.path);
+        let mut fresh = tmpfs.chain([&*self.policy.cell.home]);
+        self.stands(path) || self.shows(path) || fresh.any(|place| path.starts_with(place))
     }
 
     /// Every place where something stands in the cell.
@@ -126,32 +133,74 @@ impl<'a> Scene<'a> {
     /// path, by a mount of the host that shows the same, and by one below a view.
     pub fn places(&self, path: &Path) -> Vec<(PathBuf, &View)> {
         let mut places: Vec<(PathBuf, &View)> = Vec::new();
-        let mut add = |place: PathBuf, view| {
+        let by_path = self.views.iter().filter_map(|view| {
+            let rest = path.strip_prefix(&view.source).ok()?;
+            Some((join(&view.place, rest), view))
+        });
+        let located = self.mounts.locate(path);
+        let windows = self.windows().filter_map(|(place, view, device, shown)| {
+            let (of, inside) = located.as_ref()?;
+            let rest = inside.strip_prefix(shown).ok().filter(|_| *of == device)?;
+            Some((join(&place, rest), view))
+        });
+        for (place, view) in by_path.chain(windows) {
             if places.iter().all(|(known, _)| *known != place) {
                 places.push((place, view));
-            }
-        };
-        let located = self.mounts.locate(path);
-        for view in &self.views {
-            if let Ok(rest) = path.strip_prefix(&view.source) {
-                add(join(&view.place, rest), view);
-            }
-            let Some((device, inside)) = &located else { continue };
-            if let Some((_, shown)) = view.located.as_ref().filter(|(of, _)| of == device)
-                && let Ok(rest) = inside.strip_prefix(shown)
-            {
-                add(join(&view.place, rest), view);
-            }
-            for mount in view.mounts.iter().filter(|mount| mount.device == *device) {
-                if let (Ok(below), Ok(rest)) =
-                    (mount.point.strip_prefix(&view.source), inside.strip_prefix(&mount.root))
-                {
-                    add(join(&join(&view.place, below), rest), view);
-                }
             }
         }
         places
     }
+
+    /// Where a part of what a path holds is seen, by a mount of the host that
+    /// shows the same. What the policy itself takes out of it is granted.
+    pub fn parts(&self, path: &Path) -> Vec<(PathBuf, &View)> {
+        let Some((device, inside)) = self.mounts.locate(path) else { return Vec::new() };
+        let granted: Vec<&View> = self.views.iter().filter(|view| view.source.starts_with(path)).collect();
+        // File systems that have their own place below it.
+        let below =
+            self.mounts.below(path).filter(|mount| mount.point != path && self.mounts.is_first(mount));
+        let below: Vec<&Mount> =
+            below.filter(|mount| granted.iter().all(|view| !mount.point.starts_with(&view.source))).collect();
+        let is_part = |of: &str, shown: &Path| {
+            of == device && shown != inside && shown.starts_with(&inside)
+                || below.iter().any(|mount| {
+                    mount.device == of && (shown.starts_with(&mount.root) || mount.root.starts_with(shown))
+                })
+        };
+        let is_own = |of: &str, shown: &Path| {
+            let mut own = granted.iter().filter_map(|view| view.located.as_ref());
+            own.any(|(device, inside)| device == of && shown.starts_with(inside))
+        };
+        let windows = self.windows().filter(|(_, _, of, shown)| is_part(of, shown) && !is_own(of, shown));
+        windows.map(|(place, view, _, _)| (place, view)).collect()
+    }
+
+    /// Each place by which a file system is seen, and which path of it.
+    fn windows(&self) -> impl Iterator<Item = (PathBuf, &View, &str, &Path)> {
+        self.views.iter().flat_map(|view| {
+            let own = view.located.iter().map(move |(of, shown)| (view.place.clone(), view, &**of, &**shown));
+            let below = view.mounts.iter().filter_map(move |mount| {
+                let rest = mount.point.strip_prefix(&view.source).ok()?;
+                Some((join(&view.place, rest), view, &*mount.device, &*mount.root))
+            });
+            own.chain(below)
+        })
+    }
+}
+
+/// A link may lead to what a view shows by another name.
+fn canaries(request: &Request) -> Vec<PathBuf> {
+    let mut paths = BTreeSet::new();
+    for canary in &request.canaries {
+        let Canary::Path(path) = canary else { continue };
+        let real = path.canonicalize().ok();
+        // The cell has no such name, and the kernel takes `..` of what a link leads to.
+        if real.is_none() || !path.components().any(|part| part == Component::ParentDir) {
+            paths.insert(path.clone());
+        }
+        paths.extend(real);
+    }
+    paths.into_iter().collect()
 }
 
 fn views(policy: &Policy, host: &Host, mounts: &Mounts) -> Vec<View> {
