@@ -26,6 +26,11 @@ pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
     canaries(scene, &mut checks);
     sockets::checks(scene, &mut checks);
     checks.extend(harness.checks());
+    if let Some(name) = harness.queue() {
+        for path in scene.queues().map(|mount| mount.join(name)) {
+            unseen_at(scene, "harness:message-queue", &path, scene.places(&path), &mut checks);
+        }
+    }
     processes(scene, &mut checks);
     grants(scene, &mut checks);
     layers(scene, &mut checks);

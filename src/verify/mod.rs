@@ -230,6 +230,10 @@ impl<'a> Test<'a> {
 /// More checks than these are not made: a record counts to 65,535.
 const LIMIT: usize = 20_000;
 
+/// Of a message, in bytes. A pipe takes 64 KiB before somebody reads, and who
+/// waits for the end of the launcher may read standard error only then.
+const WORDS: usize = 16 << 10;
+
 /// What a run comes to whose test has found these lines; `None` where none of
 /// them is wrong.
 pub fn leak(lines: &[Line]) -> Option<Error> {
@@ -238,7 +242,11 @@ pub fn leak(lines: &[Line]) -> Option<Error> {
         return None;
     }
     let mut what = format!("{} of {} lines of the test from within are wrong", wrong.len(), lines.len());
-    for line in wrong {
+    for (told, line) in wrong.iter().enumerate() {
+        if what.len() > WORDS {
+            what += &format!("\n  and {} more", wrong.len() - told);
+            break;
+        }
         let (verdict, object) = (line.verdict.name(), &line.object);
         what += &format!("\n  {verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
     }

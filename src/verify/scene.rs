@@ -151,6 +151,12 @@ impl<'a> Scene<'a> {
         places
     }
 
+    /// Where the host's message queues are files.
+    pub fn queues(&self) -> impl Iterator<Item = &Path> {
+        let mounts = self.mounts.below(Path::new("/")).filter(|mount| mount.kind == "mqueue");
+        mounts.map(|mount| &*mount.point)
+    }
+
     /// Where a part of what a path holds is seen, by a mount of the host that
     /// shows the same. What the policy itself takes out of it is granted.
     pub fn parts(&self, path: &Path) -> Vec<(PathBuf, &View)> {

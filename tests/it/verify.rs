@@ -786,3 +786,54 @@ fn the_status_cannot_be_passed_on_by_another_number() {
     let output = site.beside("/bin/sh", &["-c", script]).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "125\n", "{}", stderr(&output));
 }
+
+#[test]
+fn a_run_with_many_leaks_ends_though_nobody_listens() {
+    let Some(site) = site() else { return };
+    let listeners: Vec<UnixListener> = (0..400)
+        .map(|number| {
+            let path = site.path(&format!("tool/{number}.sock"));
+            let listener = UnixListener::bind(&path).unwrap();
+            site.own(&path);
+            listener
+        })
+        .collect();
+    let view = format!("{}:/opt/{}", site.text("tool"), "t".repeat(200));
+    let mut command = site.command(site.program());
+    command.args(["run", "--verify", "--ro-bind", &view, "--", "true"]).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let limit = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > limit => {
+                child.kill().unwrap();
+                panic!("it waits for a reader");
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    drop(listeners);
+    let told = stderr(&child.wait_with_output().unwrap());
+    assert_eq!(status.code(), Some(125), "{told}");
+    assert!(told.contains("400 of ") && told.contains(" more\n"), "{told}");
+}
+
+#[test]
+fn the_hosts_message_queues_in_a_view_are_found() {
+    let Some(site) = site() else { return };
+    site.directory("tool/in");
+    let (uid, gid) = (site.ids.uid, site.ids.gid);
+    let script = format!(
+        "mount -t mqueue queues tool/in && exec unshare --user --map-user={uid} --map-group={gid} \
+         ./cellblock verify --json --ro-bind tool:/opt/tool"
+    );
+    let mut command = site.command("/usr/bin/unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--ipc", "sh", "-c", &script]);
+    let found = document(&command.output().unwrap());
+    let leaks = of(&found, "leak");
+    let is_queue = |line: &String| {
+        line.starts_with("harness:message-queue ") && line.contains(", at /opt/tool/in/cellblock-")
+    };
+    assert!(leaks.len() == 1 && leaks.iter().all(is_queue), "{found:#}");
+}
