@@ -151,7 +151,10 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
         let neighbours = entries.flatten().map(|entry| entry.path());
         let neighbours = neighbours.filter(|path| !leads(path) && !scene.stands(path));
         for neighbour in neighbours.take(NEIGHBOURS) {
-            unseen(scene, "run:sibling", &neighbour, checks);
+            let places = scene.places(&neighbour).into_iter().chain(scene.parts(&neighbour));
+            // A view of its own is granted, by whatever name.
+            let places = places.filter(|(place, view)| *place != view.place).collect();
+            unseen_at(scene, "run:sibling", &neighbour, places, checks);
         }
         // A view of something else that has this place shows what is its own.
         let is_the_hosts = scene.places(parent).iter().any(|(place, _)| place == parent);

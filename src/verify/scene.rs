@@ -1,7 +1,7 @@
 //! What stands where, as far as policy and host tell: which views the cell has,
 //! and at which places a path of the host would be seen in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::getppid;
@@ -133,15 +133,13 @@ impl<'a> Scene<'a> {
     /// path, by a mount of the host that shows the same, and by one below a view.
     pub fn places(&self, path: &Path) -> Vec<(PathBuf, &View)> {
         let mut places: Vec<(PathBuf, &View)> = Vec::new();
-        let by_path = self.views.iter().filter_map(|view| {
-            let rest = path.strip_prefix(&view.source).ok()?;
-            Some((join(&view.place, rest), view))
-        });
+        let by_path = self.views.iter().filter(|view| path.starts_with(&view.source));
+        let by_path = by_path.map(|view| (place(view, path), view));
         let located = self.mounts.locate(path);
-        let windows = self.windows().filter_map(|(place, view, device, shown)| {
-            let (of, inside) = located.as_ref()?;
-            let rest = inside.strip_prefix(shown).ok().filter(|_| *of == device)?;
-            Some((join(&place, rest), view))
+        let windows = self.windows().filter_map(|(view, device, shown, at)| {
+            let (_, inside) = located.as_ref().filter(|(of, _)| *of == device)?;
+            let rest = inside.strip_prefix(shown).ok()?;
+            Some((join(&place(view, at), rest), view))
         });
         for (place, view) in by_path.chain(windows) {
             if places.iter().all(|(known, _)| *known != place) {
@@ -165,33 +163,34 @@ impl<'a> Scene<'a> {
         // File systems that have their own place below it.
         let below =
             self.mounts.below(path).filter(|mount| mount.point != path && self.mounts.is_first(mount));
-        let below: Vec<&Mount> =
-            below.filter(|mount| granted.iter().all(|view| !mount.point.starts_with(&view.source))).collect();
+        let below = below.filter(|mount| granted.iter().all(|view| !mount.point.starts_with(&view.source)));
+        let below: BTreeMap<&str, &Path> = below.map(|mount| (&*mount.device, &*mount.root)).collect();
         let is_part = |of: &str, shown: &Path| {
-            of == device && shown != inside && shown.starts_with(&inside)
-                || below.iter().any(|mount| {
-                    mount.device == of && (shown.starts_with(&mount.root) || mount.root.starts_with(shown))
-                })
+            let all = below.get(of).is_some_and(|root| shown.starts_with(root) || root.starts_with(shown));
+            all || of == device && shown != inside && shown.starts_with(&inside)
         };
         let is_own = |of: &str, shown: &Path| {
             let mut own = granted.iter().filter_map(|view| view.located.as_ref());
             own.any(|(device, inside)| device == of && shown.starts_with(inside))
         };
-        let windows = self.windows().filter(|(_, _, of, shown)| is_part(of, shown) && !is_own(of, shown));
-        windows.map(|(place, view, _, _)| (place, view)).collect()
+        let windows = self.windows().filter(|(_, of, shown, _)| is_part(of, shown) && !is_own(of, shown));
+        windows.map(|(view, _, _, at)| (place(view, at), view)).collect()
     }
 
-    /// Each place by which a file system is seen, and which path of it.
-    fn windows(&self) -> impl Iterator<Item = (PathBuf, &View, &str, &Path)> {
+    /// Each view of a file system: its view of the policy, the file system, which
+    /// path of it, and at which path of the host.
+    fn windows(&self) -> impl Iterator<Item = (&View, &str, &Path, &Path)> {
         self.views.iter().flat_map(|view| {
-            let own = view.located.iter().map(move |(of, shown)| (view.place.clone(), view, &**of, &**shown));
-            let below = view.mounts.iter().filter_map(move |mount| {
-                let rest = mount.point.strip_prefix(&view.source).ok()?;
-                Some((join(&view.place, rest), view, &*mount.device, &*mount.root))
-            });
-            own.chain(below)
+            let own = view.located.iter().map(move |(of, shown)| (view, &**of, &**shown, &*view.source));
+            let below = view.mounts.iter();
+            own.chain(below.map(move |mount| (view, &*mount.device, &*mount.root, &*mount.point)))
         })
     }
+}
+
+/// Where a view shows a path of the host that lies in it.
+fn place(view: &View, path: &Path) -> PathBuf {
+    join(&view.place, path.strip_prefix(&view.source).unwrap_or(Path::new("")))
 }
 
 /// A link may lead to what a view shows by another name.

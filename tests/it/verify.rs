@@ -623,6 +623,10 @@ fn a_second_path_to_a_part_of_what_is_hidden_is_found() {
     let found =
         mounted(&site, "mount --bind runs/b/state tool/in", "--ro-bind tool:/opt/tool --expose runs/a");
     wrong(&found, &[&line]);
+    // A view that the policy names is granted, as it would be by the neighbour's own name.
+    let found =
+        mounted(&site, "mount --bind runs/b/state tool/in", "--ro-bind tool/in:/opt/in --expose runs/a");
+    wrong(&found, &[]);
     // A part of what is granted is no part of what is hidden.
     wrong(&mounted(&site, "mount --bind runs/a/x runs/a/y", "--hide runs --expose runs/a"), &[]);
 }
@@ -836,4 +840,18 @@ fn the_hosts_message_queues_in_a_view_are_found() {
         line.starts_with("harness:message-queue ") && line.contains(", at /opt/tool/in/cellblock-")
     };
     assert!(leaks.len() == 1 && leaks.iter().all(is_queue), "{found:#}");
+}
+
+#[test]
+fn a_name_that_a_terminal_would_obey_is_shown() {
+    let Some(site) = site() else { return };
+    for name in ["\u{1b}[2J", "a\nok", "\u{202e}ko"] {
+        site.directory(&format!("runs/{name}"));
+    }
+    let output = site.command(site.program()).args(["verify", "--expose", "runs/a"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{table}");
+    for shown in ["/\\u{1b}[2J ", "/a\\nok ", "/\\u{202e}ko "] {
+        assert!(table.contains(shown), "{shown}: {table}");
+    }
 }
