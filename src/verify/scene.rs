@@ -2,6 +2,7 @@
 //! and at which places a path of the host would be seen in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::getppid;
@@ -56,6 +57,7 @@ pub(super) struct Scene<'a> {
     /// The group of the run.
     pub gid: u32,
     pub views: Vec<View>,
+    windows: Windows,
     /// Files of the host whose content is copied into the cell.
     copies: Vec<PathBuf>,
     pub mounts: Mounts,
@@ -74,9 +76,9 @@ impl<'a> Scene<'a> {
         let is_copy = |entry: &SystemEntry| matches!(entry, SystemEntry::Copy(_));
         let copies =
             host.system.iter().filter(|(_, entry)| is_copy(entry)).map(|(path, _)| path.clone()).collect();
-        let (gid, canaries) = (host.ids.gid, canaries(request));
+        let (gid, canaries, windows) = (host.ids.gid, canaries(request), Windows::of(&views));
         let mut scene =
-            Scene { request, policy, canaries, gid, views, copies, mounts, directory: None, parent };
+            Scene { request, policy, canaries, gid, views, windows, copies, mounts, directory: None, parent };
         scene.directory = std::env::current_dir().ok().filter(|directory| {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)
@@ -136,12 +138,13 @@ impl<'a> Scene<'a> {
         let by_path = self.views.iter().filter(|view| path.starts_with(&view.source));
         let by_path = by_path.map(|view| (place(view, path), view));
         let located = self.mounts.locate(path);
-        let windows = self.windows().filter_map(|(view, device, shown, at)| {
-            let (_, inside) = located.as_ref().filter(|(of, _)| *of == device)?;
-            let rest = inside.strip_prefix(shown).ok()?;
-            Some((join(&place(view, at), rest), view))
+        let by_mount = located.iter().flat_map(|(device, inside)| {
+            self.windows.above(device, inside).map(|(shown, window)| {
+                let (view, at) = (&self.views[window.view], &window.at);
+                (join(&place(view, at), inside.strip_prefix(shown).unwrap_or(Path::new(""))), view)
+            })
         });
-        for (place, view) in by_path.chain(windows) {
+        for (place, view) in by_path.chain(by_mount) {
             if places.iter().all(|(known, _)| *known != place) {
                 places.push((place, view));
             }
@@ -164,27 +167,64 @@ impl<'a> Scene<'a> {
         let below =
             self.mounts.below(path).filter(|mount| mount.point != path && self.mounts.is_first(mount));
         let below = below.filter(|mount| granted.iter().all(|view| !mount.point.starts_with(&view.source)));
-        let below: BTreeMap<&str, &Path> = below.map(|mount| (&*mount.device, &*mount.root)).collect();
-        let is_part = |of: &str, shown: &Path| {
-            let all = below.get(of).is_some_and(|root| shown.starts_with(root) || root.starts_with(shown));
-            all || of == device && shown != inside && shown.starts_with(&inside)
-        };
-        let is_own = |of: &str, shown: &Path| {
+        let of_mounts = below.flat_map(|mount| {
+            let above = self.windows.above(&mount.device, &mount.root);
+            above.chain(self.windows.below(&mount.device, &mount.root))
+        });
+        let is_own = |shown: &Path| {
             let mut own = granted.iter().filter_map(|view| view.located.as_ref());
-            own.any(|(device, inside)| device == of && shown.starts_with(inside))
+            own.any(|(of, inside)| of == device && shown.starts_with(inside))
         };
-        let windows = self.windows().filter(|(_, of, shown, _)| is_part(of, shown) && !is_own(of, shown));
-        windows.map(|(view, _, _, at)| (place(view, at), view)).collect()
+        let own = self.windows.below(device, &inside).filter(|(shown, _)| !is_own(shown));
+        let windows = own.chain(of_mounts).map(|(_, window)| window);
+        windows
+            .map(|window| (place(&self.views[window.view], &window.at), &self.views[window.view]))
+            .collect()
+    }
+}
+
+/// A view of a file system.
+#[derive(Debug)]
+struct Window {
+    /// The policy's view that it lies in, by its number.
+    view: usize,
+    /// At which path of the host.
+    at: PathBuf,
+}
+
+/// Those of each file system, by the path of it that they show: a host may have
+/// thousands of mounts below a view.
+#[derive(Debug, Default)]
+struct Windows(BTreeMap<String, BTreeMap<PathBuf, Vec<Window>>>);
+
+impl Windows {
+    fn of(views: &[View]) -> Windows {
+        let mut windows = Windows::default();
+        for (number, view) in views.iter().enumerate() {
+            let own = view.located.iter().map(|(device, shown)| (device, shown, &view.source));
+            let below = view.mounts.iter().filter(|mount| mount.point != view.source);
+            let below = below.map(|mount| (&mount.device, &mount.root, &mount.point));
+            for (device, shown, at) in own.chain(below) {
+                let roots = windows.0.entry(device.clone()).or_default();
+                roots.entry(shown.clone()).or_default().push(Window { view: number, at: at.clone() });
+            }
+        }
+        windows
     }
 
-    /// Each view of a file system: its view of the policy, the file system, which
-    /// path of it, and at which path of the host.
-    fn windows(&self) -> impl Iterator<Item = (&View, &str, &Path, &Path)> {
-        self.views.iter().flat_map(|view| {
-            let own = view.located.iter().map(move |(of, shown)| (view, &**of, &**shown, &*view.source));
-            let below = view.mounts.iter();
-            own.chain(below.map(move |mount| (view, &*mount.device, &*mount.root, &*mount.point)))
-        })
+    /// Those that show a path, or what it lies in.
+    fn above<'a>(&'a self, device: &str, path: &'a Path) -> impl Iterator<Item = (&'a Path, &'a Window)> {
+        let roots = self.0.get(device);
+        let above = path.ancestors().filter_map(move |above| roots?.get_key_value(above));
+        above.flat_map(|(shown, windows)| windows.iter().map(move |window| (&**shown, window)))
+    }
+
+    /// Those that show something below a path.
+    fn below<'a>(&'a self, device: &str, path: &'a Path) -> impl Iterator<Item = (&'a Path, &'a Window)> {
+        let range = (Bound::Excluded(path), Bound::Unbounded);
+        let roots = self.0.get(device).into_iter().flat_map(move |roots| roots.range::<Path, _>(range));
+        let below = roots.take_while(move |(shown, _)| shown.starts_with(path));
+        below.flat_map(|(shown, windows)| windows.iter().map(move |window| (&**shown, window)))
     }
 }
 
