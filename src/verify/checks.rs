@@ -18,23 +18,28 @@ const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the m
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
 
 /// Every check of this policy on this host.
-pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
+pub(super) fn all(scene: &Scene) -> Vec<Check> {
     let mut checks = Vec::new();
     hidden(scene, &mut checks);
     siblings(scene, &mut checks);
     checks.extend(scene.request.checks.iter().cloned());
     canaries(scene, &mut checks);
     sockets::checks(scene, &mut checks);
-    checks.extend(harness.checks());
+    processes(scene, &mut checks);
+    grants(scene, &mut checks);
+    layers(scene, &mut checks);
+    kernel(&mut checks);
+    checks
+}
+
+/// What the launcher holds must not be found.
+pub(super) fn of_harness(scene: &Scene, harness: &Harness) -> Vec<Check> {
+    let mut checks = harness.checks();
     if let Some(name) = harness.queue() {
         for path in scene.queues().map(|mount| mount.join(name)) {
             unseen_at(scene, "harness:message-queue", &path, scene.places(&path), &mut checks);
         }
     }
-    processes(scene, &mut checks);
-    grants(scene, &mut checks);
-    layers(scene, &mut checks);
-    kernel(&mut checks);
     checks
 }
 

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::plan::{Plan, Probe};
 use crate::policy::Policy;
-use crate::sys::Errno;
+use crate::sys::{Errno, signal};
 use harness::Harness;
 use scene::Scene;
 pub use show::{Document, table};
@@ -185,9 +185,13 @@ pub struct Test<'a> {
 impl<'a> Test<'a> {
     /// Finds out what to ask. Done as the id of the run, before the clone.
     pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Test<'a> {
-        let harness = Harness::new();
         let scene = Scene::new(request, policy, host);
-        let mut checks = checks::all(&scene, &harness);
+        let mut checks = checks::all(&scene);
+        // What it holds outlasts a launcher that a signal ends: from here on
+        // signals wait for the supervisor to read them.
+        let _ = signal::block_all();
+        let harness = Harness::new();
+        checks.extend(checks::of_harness(&scene, &harness));
         if checks.len() > LIMIT {
             let why = format!("{} checks more than fit into one test", checks.len() - LIMIT);
             checks.truncate(LIMIT);

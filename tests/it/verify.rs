@@ -855,3 +855,30 @@ fn a_name_that_a_terminal_would_obey_is_shown() {
         assert!(table.contains(shown), "{shown}: {table}");
     }
 }
+
+#[test]
+fn a_launcher_that_is_told_to_end_leaves_nothing() {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket,
+    };
+    let Some(site) = site() else { return };
+    // A port that does not answer, as nobody accepts and its queue is full.
+    let server = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(server.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    listen(&server, Backlog::new(0).unwrap()).unwrap();
+    let port = getsockname::<SockaddrIn>(server.as_raw_fd()).unwrap().port();
+    let _first = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let port = port.to_string();
+    let mut command = site.command(site.program());
+    command.arg("verify").args(["--canary", &port].repeat(20)).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(child.try_wait().unwrap().is_none(), "the port answers");
+    let pid = child.id();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGTERM).unwrap();
+    child.wait().unwrap();
+    // key shmid perms size cpid …
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let is_left = |line: &str| line.split_ascii_whitespace().nth(4) == Some(&pid.to_string());
+    assert!(!table.lines().any(is_left), "{table}");
+}
