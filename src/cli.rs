@@ -16,7 +16,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 use thiserror::Error;
 
 use crate::policy::{Layer, Mode, NetworkMode, profile};
-pub use verify::VerifyOptions;
+pub use verify::{TestOptions, VerifyOptions};
 
 /// Seals one AI agent in a cell of its own.
 #[derive(Debug, Parser)]
@@ -87,13 +87,9 @@ pub struct RunOptions {
     /// Leave descriptor N open in the provider; all others from 3 on are closed.
     #[arg(long, value_name = "N", value_parser = value_parser!(RawFd).range(3..), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,
-    /// Test the finished cell from within first; where a line is wrong, exit 125
-    /// without running the provider.
-    #[arg(long, help_heading = "Verifying")]
-    pub verify: bool,
-    /// With --verify: PATH, or PORT on loopback, must not be reached either.
-    #[arg(long, value_name = "PATH|PORT", requires = "verify", help_heading = "Verifying")]
-    pub canary: Vec<PathBuf>,
+    /// The test before the provider runs.
+    #[command(flatten)]
+    pub test: TestOptions,
     /// Say more on standard error; twice for still more.
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Reporting")]
     pub verbose: u8,

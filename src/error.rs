@@ -84,11 +84,18 @@ impl fmt::Display for Error {
 
 /// A text on one line, with no control character in it.
 pub fn printable(text: &str) -> String {
-    let escaped = |character: char| match character.is_control() {
+    let escaped = |character: char| match is_hidden(character) {
         true => character.escape_default().to_string(),
         false => character.to_string(),
     };
     text.chars().map(escaped).collect()
+}
+
+/// Whether a terminal obeys it instead of showing it: control characters, and
+/// those that turn the direction of what follows.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Writes no control character but the end of a line: a path may be the agent's
@@ -99,7 +106,7 @@ impl Write for Printable<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars().try_for_each(|character| match character {
             '\n' => self.0.write_char('\n'),
-            control if control.is_control() => write!(self.0, "{}", control.escape_default()),
+            control if is_hidden(control) => write!(self.0, "{}", control.escape_default()),
             printable => self.0.write_char(printable),
         })
     }

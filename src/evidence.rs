@@ -416,7 +416,9 @@ pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>
     };
     let read = |name: &str| {
         let path = format!("/proc/{pid}/{name}");
-        fs::read_to_string(&path).map_err(|error| Error::new("evidence", path).errno(errno(&error)))
+        let content = fs::read(&path).map_err(|error| Error::new("evidence", path).errno(errno(&error)))?;
+        // A path in the mount table, and a program's name, need not be text.
+        Ok(String::from_utf8_lossy(&content).into_owned())
     };
 
     for namespace in &plan.namespaces {

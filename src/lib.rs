@@ -101,7 +101,7 @@ fn run_cell(options: RunOptions) -> u8 {
         pass_fds: options.pass_fd,
         report: options.report,
         status_fd: options.json_status_fd,
-        test: options.verify.then(|| test(options.canary, Vec::new(), true)),
+        test: options.test.verify.then(|| test(options.test.canary, Vec::new(), true)),
     };
     let outcome = match prepared {
         Ok((policy, ids)) => {

@@ -50,6 +50,7 @@ fn take(probe: &Probe) -> Answer {
         Probe::Open { path, flags } => reach::open(path, *flags),
         Probe::Make { path } => reach::make(path),
         Probe::Access { path, mode } => reach::access(path, *mode),
+        Probe::WritableMount { path } => reach::writable_mount(path),
         Probe::Signal { pid } => reach::signal(*pid),
         Probe::Processes => reach::other_processes(),
         Probe::ConnectPath { path, kind } => reach::connect_unix(path, false, *kind),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, value_parser};
 
 use super::CellOptions;
@@ -15,7 +16,7 @@ pub struct VerifyOptions {
     #[command(flatten)]
     pub cell: CellOptions,
     /// PATH, or PORT on loopback, must not be reached either.
-    #[arg(long, value_name = "PATH|PORT", help_heading = "Verifying")]
+    #[arg(long, value_name = "PATH|PORT", value_parser = canary(), help_heading = "Verifying")]
     pub canary: Vec<PathBuf>,
     /// Count what cannot be tested as wrong.
     #[arg(long, help_heading = "Verifying")]
@@ -29,6 +30,39 @@ pub struct VerifyOptions {
     /// The provider and its arguments, as they would be run.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// The test of `cellblock run`.
+#[derive(Debug, Args)]
+pub struct TestOptions {
+    /// Test the finished cell from within first; where a line is wrong, exit 125
+    /// without running the provider.
+    #[arg(long, help_heading = "Verifying")]
+    pub verify: bool,
+    /// With --verify: PATH, or PORT on loopback, must not be reached either.
+    #[arg(
+        long,
+        value_name = "PATH|PORT",
+        value_parser = canary(),
+        requires = "verify",
+        help_heading = "Verifying"
+    )]
+    pub canary: Vec<PathBuf>,
+}
+
+/// A number that is no port is a mistake, and no file to look for in vain; and
+/// the whole host is no canary.
+fn canary() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|canary| {
+        let text = canary.to_string_lossy();
+        if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.parse().is_ok_and(|port: u16| port > 0) {
+            return Err("a port is a number from 1 to 65535; write a file of that name as ./NUMBER");
+        }
+        if canary.has_root() && canary.components().count() == 1 {
+            return Err("`/` is the whole host; name a path below it");
+        }
+        Ok(canary)
+    })
 }
 
 pub(super) const EXAMPLES: &str = "\

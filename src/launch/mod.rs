@@ -100,7 +100,7 @@ fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> 
     let streams = stdio::check_open();
     let passed = stdio::check_inherited("--pass-fd", &options.pass_fds);
     if let Some(fd) = options.status_fd {
-        if options.pass_fds.contains(&fd) {
+        if options.pass_fds.iter().any(|&passed| stdio::lead_to_the_same(passed, fd)) {
             return Err(Error::new(
                 "descriptors",
                 format!("--json-status-fd {fd} is passed to the provider too"),

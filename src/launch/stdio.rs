@@ -149,6 +149,16 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether what is written to one descriptor can be taken for what is written to
+/// the other, as of two to the same pipe. All may write to `/dev/null`.
+pub(super) fn lead_to_the_same(one: RawFd, other: RawFd) -> bool {
+    let file = |number| std::fs::metadata(format!("/proc/self/fd/{number}"));
+    let (Ok(file_of_one), Ok(file_of_other)) = (file(one), file(other)) else { return one == other };
+    let identity = |file: &std::fs::Metadata| (file.dev(), file.ino());
+    let is_null = file_of_one.rdev() == NULL && Kind::of_mode(file_of_one.mode()) == Kind::Device;
+    one == other || identity(&file_of_one) == identity(&file_of_other) && !is_null
+}
+
 /// One end of a copy; reading and writing it waits for nobody.
 enum End {
     /// A pipe or a regular file.

@@ -38,6 +38,11 @@ pub enum Probe {
         /// `R_OK`, `W_OK`, `X_OK`
         mode: i32,
     },
+    /// Does its mount take writes?
+    WritableMount {
+        /// Where.
+        path: Text,
+    },
     /// Can the process be signalled?
     Signal {
         /// Its pid on the host.

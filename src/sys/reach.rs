@@ -34,7 +34,22 @@ pub fn stat(path: &CStr, file: Option<Identity>) -> Answer {
 
 /// openat(2), without waiting, and closed again.
 pub fn open(path: &CStr, flags: i32) -> Answer {
-    fd::open(CWD, path, flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0).map(|_| 0).map_err(errno)
+    match fd::open(CWD, path, flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0) {
+        // That a program runs is told before its mount is asked.
+        Err(Failure { errno: Errno::ETXTBSY, .. }) => access(path, libc::W_OK),
+        result => result.map(|_| 0).map_err(errno),
+    }
+}
+
+/// statvfs(3): EROFS where the mount takes no writes. access(2) does not tell of
+/// FIFOs and sockets, which are not written to the file system.
+pub fn writable_mount(path: &CStr) -> Answer {
+    let mut statvfs = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `path` ends in NUL and `statvfs` has room for one `struct statvfs`.
+    Errno::result(unsafe { libc::statvfs(path.as_ptr(), statvfs.as_mut_ptr()) })?;
+    // SAFETY: statvfs succeeded, so it filled the struct.
+    let flags = unsafe { statvfs.assume_init() }.f_flag;
+    if flags & libc::ST_RDONLY == 0 { Ok(0) } else { Err(Errno::EROFS) }
 }
 
 /// Whether a directory takes a new file: one without a name, so that nothing
@@ -54,10 +69,13 @@ pub fn access(path: &CStr, mode: i32) -> Answer {
     Errno::result(unsafe { libc::faccessat(CWD, path.as_ptr(), mode, 0) })
 }
 
-/// Lists a directory; how many entries its first page has beside `.` and `..`.
+/// Lists a directory; how many entries it has beside `.` and `..`, as far as
+/// the first pages tell.
 pub fn list(path: &CStr) -> Answer {
+    // More than a policy has names in one directory.
+    const PAGES: usize = 16;
     let mut count = 0;
-    entries(path, 1, |name| count += i32::from(name != b"." && name != b".."))?;
+    entries(path, PAGES, |name| count += i32::from(name != b"." && name != b".."))?;
     Ok(count)
 }
 
@@ -122,18 +140,42 @@ pub fn connect_unix(name: &CStr, is_abstract: bool, kind: i32) -> Answer {
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let name = name.to_bytes();
     let start = usize::from(is_abstract);
-    // One stays zero: the end of a path.
-    if start + name.len() >= address.sun_path.len() {
-        return Err(Errno::ENAMETOOLONG);
+    // One stays zero: the end of a path. A longer path has a shorter name.
+    let mut short = ([0; MAGIC], None);
+    let mut name = name;
+    if start + name.to_bytes().len() >= address.sun_path.len() {
+        if is_abstract {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let file = fd::open(CWD, name, libc::O_PATH | libc::O_NOFOLLOW, 0).map_err(errno)?;
+        short.0 = magic_link(&file);
+        short.1 = Some(file);
+        name = CStr::from_bytes_until_nul(&short.0).map_err(|_| Errno::ENAMETOOLONG)?;
     }
+    let name = name.to_bytes();
     for (to, from) in address.sun_path[start..].iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
     let length = offset_of!(libc::sockaddr_un, sun_path) + start + name.len() + usize::from(!is_abstract);
     let socket = socket(libc::AF_UNIX, kind)?;
     connect(&socket, (&raw const address).cast(), length)
+}
+
+const MAGIC: usize = c"/proc/self/fd/2147483647".count_bytes() + 1;
+
+/// By what name `/proc` knows a descriptor; formatted by hand, as nothing may be
+/// allocated.
+fn magic_link(file: &OwnedFd) -> [u8; MAGIC] {
+    const BEFORE: &[u8] = b"/proc/self/fd/";
+    let mut link = [0; MAGIC];
+    link[..BEFORE.len()].copy_from_slice(BEFORE);
+    let number = file.as_raw_fd().unsigned_abs();
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    for (place, digit) in link[BEFORE.len()..][..digits].iter_mut().zip((0..digits as u32).rev()) {
+        *place = b'0' + (number / 10u32.pow(digit) % 10) as u8;
+    }
+    link
 }
 
 /// connect(2) to a TCP port of the loopback interface.

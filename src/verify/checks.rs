@@ -1,15 +1,15 @@
 //! What is asked from within.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::harness::Harness;
+use super::mounts::join;
 use super::scene::{Grant, Scene, View};
-use super::{Canary, Check, Expect, text};
+use super::{Canary, Check, Expect, sockets, text};
 use crate::host::{File, Kind, Lookup, look_up};
 use crate::plan::Probe;
 use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
@@ -18,14 +18,13 @@ const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the m
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
 
 /// Every check of this policy on this host.
-pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
+pub(super) fn all(scene: &Scene) -> Vec<Check> {
     let mut checks = Vec::new();
     hidden(scene, &mut checks);
     siblings(scene, &mut checks);
     checks.extend(scene.request.checks.iter().cloned());
     canaries(scene, &mut checks);
-    sockets(scene, &mut checks);
-    checks.extend(harness.checks());
+    sockets::checks(scene, &mut checks);
     processes(scene, &mut checks);
     grants(scene, &mut checks);
     layers(scene, &mut checks);
@@ -33,21 +32,44 @@ pub(super) fn all(scene: &Scene, harness: &Harness) -> Vec<Check> {
     checks
 }
 
+/// What the launcher holds must not be found.
+pub(super) fn of_harness(scene: &Scene, harness: &Harness) -> Vec<Check> {
+    let mut checks = harness.checks();
+    if let Some(name) = harness.queue() {
+        for path in scene.queues().map(|mount| mount.join(name)) {
+            unseen_at(scene, "harness:message-queue", &path, scene.places(&path), &mut checks);
+        }
+    }
+    checks
+}
+
 /// A path of the host that must not be seen, at its own place and wherever a
 /// view would show it.
 fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check>) {
+    let mut places = scene.places(path);
+    places.extend(scene.parts(path));
+    unseen_at(scene, name, path, places, checks);
+}
+
+fn unseen_at(
+    scene: &Scene,
+    name: &'static str,
+    path: &Path,
+    places: Vec<(PathBuf, &View)>,
+    checks: &mut Vec<Check>,
+) {
     let object = |place: &Path| match place == path {
         true => path.display().to_string(),
         false => format!("{}, at {}", path.display(), place.display()),
     };
-    let places = scene.places(path);
     let own = places.iter().all(|(place, _)| place != path).then(|| (path.to_owned(), None));
     let places = places.into_iter().map(|(place, view)| (place, Some(view)));
     for (place, view) in own.into_iter().chain(places) {
         let mut below = children(scene, &place);
         // What a view shows is there by that view; without one, the cell has
         // something else of that name.
-        let is_taken = below.remove(Path::new("")) && view.is_none();
+        let stands = below.remove(Path::new("")) || scene.shows(&place);
+        let is_taken = stands && view.is_none();
         if !below.is_empty() && !is_taken {
             // What leads to the cell's own is there, and shows no more than that.
             let expect = Expect::AtMost(below.len() as i32);
@@ -60,9 +82,10 @@ fn unseen(scene: &Scene, name: &'static str, path: &Path, checks: &mut Vec<Check
             None if is_taken || scene.has_own(path) => Expect::Other,
             _ => Expect::Denied,
         };
+        let on_host = view.and_then(|view| Some(join(&view.source, place.strip_prefix(&view.place).ok()?)));
         let file = match expect {
             Expect::Denied => None,
-            _ => found(path),
+            _ => found(on_host.as_deref().unwrap_or(path)),
         };
         let probe = Probe::Stat { path: text(&place), file: file.map(|file| file.identity) };
         checks.push(Check::new(name, object(&place), expect, probe));
@@ -133,11 +156,18 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
         let neighbours = entries.flatten().map(|entry| entry.path());
         let neighbours = neighbours.filter(|path| !leads(path) && !scene.stands(path));
         for neighbour in neighbours.take(NEIGHBOURS) {
-            unseen(scene, "run:sibling", &neighbour, checks);
+            let places = scene.places(&neighbour).into_iter().chain(scene.parts(&neighbour));
+            // A view of its own is granted, by whatever name.
+            let places = places.filter(|(place, view)| *place != view.place).collect();
+            unseen_at(scene, "run:sibling", &neighbour, places, checks);
         }
-        let object = parent.display().to_string();
-        let expect = Expect::AtMost(children(scene, parent).len() as i32);
-        checks.push(Check::new("run:listing", object, expect, Probe::List { path: text(parent) }));
+        // A view of something else that has this place shows what is its own.
+        let is_the_hosts = scene.places(parent).iter().any(|(place, _)| place == parent);
+        if is_the_hosts || !scene.shows(parent) {
+            let object = parent.display().to_string();
+            let expect = Expect::AtMost(children(scene, parent).len() as i32);
+            checks.push(Check::new("run:listing", object, expect, Probe::List { path: text(parent) }));
+        }
     }
 }
 
@@ -151,20 +181,29 @@ fn is_shown(scene: &Scene, path: &Path) -> bool {
 }
 
 fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
+    for path in &scene.canaries {
+        let object = path.display().to_string();
+        if look_up(path) == Lookup::Missing {
+            checks.push(Check::untestable("canary:path", object, "the host has no such path"));
+            continue;
+        }
+        unseen(scene, "canary:path", path, checks);
+        // The run's own may lie in it; what else is shown of it is no more hidden than it.
+        let parts = scene.views.iter().filter(|view| view.source != *path && view.source.starts_with(path));
+        for view in parts.filter(|view| matches!(view.grant, Grant::ReadOnly | Grant::Writable)) {
+            let object = format!("{object}, of it {}, at {}", view.source.display(), view.place.display());
+            let probe = Probe::Stat { path: text(&view.place), file: None };
+            checks.push(Check::new("canary:path", object, Expect::Denied, probe));
+        }
+        let is_shown = scene.places(path).iter().any(|(place, _)| place == path);
+        if is_shown || !scene.stands(path) && !scene.has_own(path) {
+            let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
+            checks.push(Check::new("canary:path", object, Expect::Denied, probe));
+        }
+    }
     for canary in &scene.request.canaries {
-        match canary {
-            Canary::Path(path) if look_up(path) == Lookup::Missing => {
-                let object = path.display().to_string();
-                checks.push(Check::untestable("canary:path", object, "the host has no such path"));
-            }
-            Canary::Path(path) => {
-                unseen(scene, "canary:path", path, checks);
-                if !scene.stands(path) && !scene.has_own(path) {
-                    let probe = Probe::Open { path: text(path), flags: libc::O_RDONLY };
-                    checks.push(Check::new("canary:path", path.display().to_string(), Expect::Denied, probe));
-                }
-            }
-            Canary::Port(port) => port_of(*port, checks),
+        if let Canary::Port(port) = canary {
+            port_of(*port, checks);
         }
     }
 }
@@ -183,46 +222,6 @@ fn port_of(port: u16, checks: &mut Vec<Check>) {
     if !v4 && !v6 {
         checks.push(Check::untestable("canary:port", port.to_string(), "nobody listens there on the host"));
     }
-}
-
-/// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
-/// tells of those that were bound by an absolute path in the launcher's own
-/// network; the others are looked for in the views themselves.
-fn sockets(scene: &Scene, checks: &mut Vec<Check>) {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut places: BTreeMap<PathBuf, i32> = BTreeMap::new();
-    for view in &scene.views {
-        match view.kind {
-            Kind::Socket => drop(places.insert(view.place.clone(), libc::SOCK_STREAM)),
-            Kind::Directory if view.grant != Grant::System => {
-                let entries = fs::read_dir(&view.source).into_iter().flatten().flatten().take(ENTRIES);
-                let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-                places.extend(sockets.map(|entry| (view.place.join(entry.file_name()), libc::SOCK_STREAM)));
-            }
-            _ => {}
-        }
-    }
-    for (path, kind) in table.lines().skip(1).filter_map(socket) {
-        places.extend(scene.places(path).into_iter().map(|(place, _)| (place, kind)));
-    }
-    for (place, kind) in places {
-        let probe = Probe::ConnectPath { path: text(&place), kind };
-        checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
-    }
-}
-
-/// As many entries of a view are looked at for a socket.
-const ENTRIES: usize = 512;
-
-/// Path and type of a socket that takes connections or datagrams, from a line
-/// `Num RefCount Protocol Flags Type St Inode Path`.
-fn socket(line: &str) -> Option<(&Path, i32)> {
-    const LISTENS: u32 = 0x1_0000;
-    let mut fields = line.split_ascii_whitespace().skip(3);
-    let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
-    let kind = i32::from_str_radix(fields.next()?, 16).ok()?;
-    let path = Path::new(&line[line.find(" /")? + 1..]);
-    (flags & LISTENS != 0 || kind == libc::SOCK_DGRAM).then_some((path, kind))
 }
 
 fn processes(scene: &Scene, checks: &mut Vec<Check>) {
@@ -250,7 +249,7 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
     checks.push(Check::new("init:hidden", "/proc/1", Expect::Denied, init));
     checks.push(Check::new("harness:processes", "/proc", Expect::AtMost(0), Probe::Processes));
     if let Some(directory) = &scene.directory {
-        unseen(scene, "harness:directory", directory, checks);
+        unseen_at(scene, "harness:directory", directory, scene.places(directory), checks);
     }
 }
 
@@ -306,8 +305,50 @@ fn grants(scene: &Scene, checks: &mut Vec<Check>) {
                 }
             }
         }
+        elsewhere(scene, view, checks);
     }
     protected(scene, checks);
+    ungranted(scene, checks);
+}
+
+/// A part of the channel that another view shows too has the rights of that view
+/// there.
+fn elsewhere(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
+    let may_read = scene.policy.channel.as_ref().is_some_and(|it| it.lock_access == LockAccess::Read);
+    for (place, _) in scene.places(&view.source).into_iter().filter(|(place, _)| *place != view.place) {
+        let other = View { place, ..view.clone() };
+        let read = |name| open(name, &other, libc::O_RDONLY, Expect::Denied);
+        match view.grant {
+            Grant::Fifo => checks.push(read("channel:fifo-read")),
+            Grant::Lock => {
+                checks.extend((!may_read).then(|| read("channel:lock-read")));
+                checks.push(open("channel:lock-write", &other, libc::O_WRONLY, Expect::Denied));
+            }
+            Grant::Read | Grant::Execute => {
+                checks.push(writable_check("channel:read-only", &other, Expect::Denied));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What else lies in the channel's directory must not be had, unless that is
+/// granted whole. In a sealed cell its name shows, and Landlock holds the rest.
+fn ungranted(scene: &Scene, checks: &mut Vec<Check>) {
+    let Some(channel) = scene.policy.channel.as_ref().filter(|channel| !channel.replaceable) else { return };
+    let entries = fs::read_dir(&channel.dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let others = entries.filter(|path| children(scene, path).is_empty());
+    for place in others.take(NEIGHBOURS) {
+        let path = text(&place);
+        let probe = match found(&place).map(|file| file.kind) {
+            _ if !scene.is_sealed() => Probe::Stat { path, file: None },
+            Some(Kind::Directory) => Probe::List { path },
+            Some(Kind::File) => Probe::Open { path, flags: libc::O_RDONLY },
+            // To open a FIFO is to be noticed; a socket is tried as one in a view.
+            _ => continue,
+        };
+        checks.push(Check::new("channel:ungranted", place.display().to_string(), Expect::Denied, probe));
+    }
 }
 
 fn open(name: &'static str, view: &View, flags: i32, expect: Expect) -> Check {
@@ -354,17 +395,30 @@ fn protected(scene: &Scene, checks: &mut Vec<Check>) {
         return;
     }
     for protect in &workspace.protect {
-        let is_directory = match found(&workspace.dir.join(&protect.path)) {
-            Some(file) => file.kind == Kind::Directory,
-            None if workspace.protect_missing == ProtectMissing::Overlay => protect.is_directory,
-            None => continue,
+        let source = workspace.dir.join(&protect.path);
+        let kind = match found(&source) {
+            Some(file) => file.kind,
+            None if workspace.protect_missing != ProtectMissing::Overlay => continue,
+            None if protect.is_directory => Kind::Directory,
+            None => Kind::File,
         };
-        let place = workspace.at.join(&protect.path);
-        let probe = match is_directory {
-            true => Probe::Make { path: text(&place) },
-            false => Probe::Open { path: text(&place), flags: libc::O_WRONLY },
-        };
-        checks.push(Check::new("workspace:protected", place.display().to_string(), Expect::Denied, probe));
+        // Another view that can be written is another way to it.
+        let places = scene.places(&source).into_iter().chain(scene.parts(&source));
+        for (place, _) in places.filter(|(_, view)| view.grant.is_writable()) {
+            let path = text(&place);
+            let probe = match kind {
+                Kind::Directory => Probe::Make { path },
+                Kind::File => Probe::Open { path, flags: libc::O_WRONLY },
+                // What is written to these is nothing that is kept there.
+                Kind::Fifo | Kind::Socket | Kind::Device => Probe::WritableMount { path },
+            };
+            checks.push(Check::new(
+                "workspace:protected",
+                place.display().to_string(),
+                Expect::Denied,
+                probe,
+            ));
+        }
     }
 }
 
@@ -486,20 +540,5 @@ mod tests {
         let (ro_bind, workspace) = (vec![OsString::from("inst")], Some("inst/tool".into()));
         let found = checks(CellOptions { ro_bind, workspace, ..CellOptions::default() });
         assert_eq!(found, ["run:hidden inst/runs Stat Denied", "run:hidden inst/secrets Stat Denied"]);
-    }
-
-    #[test]
-    fn sockets_that_take_something_are_found() {
-        let listens = "0000000000000000: 00000002 00000000 00010000 0001 01 18041 /run/a b.sock";
-        assert_eq!(socket(listens), Some((Path::new("/run/a b.sock"), libc::SOCK_STREAM)));
-        let takes = "0000000000000000: 00000002 00000000 00000000 0002 01 18042 /run/log";
-        assert_eq!(socket(takes), Some((Path::new("/run/log"), libc::SOCK_DGRAM)));
-        for other in [
-            "0000000000000000: 00000003 00000000 00000000 0001 03 18043 /run/a.sock",
-            "0000000000000000: 00000002 00000000 00010000 0001 01 18044 @abstract",
-            "0000000000000000: 00000003 00000000 00000000 0001 03 18045",
-        ] {
-            assert_eq!(socket(other), None);
-        }
     }
 }

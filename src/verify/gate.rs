@@ -175,7 +175,7 @@ fn mounts(scene: &Scene, kernel: Kernel) -> Vec<Line> {
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .filter_map(|row| Mount::parse(row.as_str()?))
+        .filter_map(|row| Mount::parse(row.as_str()?.as_bytes()))
         .collect();
     let mut lines = Vec::new();
     if table.is_empty() {
@@ -252,25 +252,59 @@ fn environment(scene: &Scene, plan: &Plan) -> Vec<Line> {
 }
 
 /// The hidden path, canary or directory of the launcher that a value names;
-/// what the cell has anyway may be named.
+/// what the cell is told anyway may be named.
 fn named(scene: &Scene, value: &[u8]) -> Option<PathBuf> {
+    let mut value = value.to_vec();
+    value.dedup_by(|next, byte| (*next, *byte) == (b'/', b'/'));
     let forbidden = scene.forbidden().chain(scene.directory.as_deref());
-    let is_end =
-        |byte: &u8| matches!(byte, b':' | b',' | b';' | b'"' | b'\'' | b'=') || byte.is_ascii_whitespace();
-    let words = value.split(is_end).filter(|word| word.contains(&b'/'));
-    let paths: Vec<&Path> = words
-        .filter_map(|word| {
-            // As in file:///srv/x, or --dir@/srv/x.
-            let start = word.iter().position(|byte| *byte == b'/')?;
-            let slashes = word[start..].iter().take_while(|byte| **byte == b'/').count();
-            Some(Path::new(OsStr::from_bytes(&word[start + slashes - 1..])))
-        })
-        .collect();
-    for hidden in forbidden {
-        let names = |path: &&&Path| path.starts_with(hidden) && !scene.shows_below(hidden, path);
-        if let Some(path) = paths.iter().find(names) {
-            return Some(path.to_path_buf());
+    let named = |hidden| occurrences(&value, hidden).into_iter().find(|path| !scene.is_told(hidden, path));
+    forbidden.into_iter().find_map(named)
+}
+
+/// The paths in a value that are `hidden` or lie below it.
+fn occurrences(value: &[u8], hidden: &Path) -> Vec<PathBuf> {
+    // As in a:b, file:/a, "a", [a], a|b; the path itself may hold such too.
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b":,;=|&\"'`()[]{}<>?#".contains(byte);
+    let name = hidden.as_os_str().as_bytes();
+    let starts = (0..value.len()).filter(|&start| value[start..].starts_with(name));
+    let paths = starts.filter_map(|start| {
+        let (before, rest) = (&value[..start], &value[start + name.len()..]);
+        // Not within another path; but as in -I/srv/x, or --dir@/srv/x.
+        let word = before.rsplit(is_end).next().unwrap_or_default();
+        let is_whole = rest.first().is_none_or(|byte| *byte == b'/' || is_end(byte));
+        if word.contains(&b'/') || !is_whole {
+            return None;
+        }
+        let below = rest.iter().position(is_end).unwrap_or(rest.len());
+        Some(Path::new(OsStr::from_bytes(&value[start..start + name.len() + below])).to_owned())
+    });
+    paths.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_names_a_path_in_many_ways() {
+        let named = |value: &str| occurrences(value.as_bytes(), Path::new("/srv/my keys"));
+        for value in [
+            "/srv/my keys",
+            "/srv/my keys/a",
+            "/opt/a:/srv/my keys",
+            "/opt/a|/srv/my keys|/opt",
+            "file:/srv/my keys",
+            "-I/srv/my keys",
+            "[\"/srv/my keys\"]",
+            "(/srv/my keys)",
+            "cd /srv/my keys; ls",
+        ] {
+            assert!(!named(value).is_empty(), "{value}");
+        }
+        for value in
+            ["/mnt/srv/my keys", "/srv/my keyset", "srv/my keys", "/srv/my", "http:/host/srv/my keys"]
+        {
+            assert!(named(value).is_empty(), "{value}");
         }
     }
-    None
 }

@@ -43,6 +43,11 @@ impl Harness {
         }
     }
 
+    /// The queue's name, where there is one: a file, where queues are mounted.
+    pub fn queue(&self) -> Option<&str> {
+        self.queue.as_ref().map(|_| &*self.name)
+    }
+
     /// How the cell looks for it.
     pub fn checks(&self) -> Vec<Check> {
         let denied = |name, object: String, probe: Option<Probe>| match probe {

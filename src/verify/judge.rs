@@ -31,6 +31,10 @@ fn expected(expect: &Expect) -> String {
 }
 
 fn verdict(check: &Check, expect: &Expect, answer: Answer) -> (Verdict, &'static str) {
+    // The provider would be killed for it too.
+    if (expect, answer) == (&Expect::Works, Answer::Killed(libc::SIGSYS)) {
+        return (Verdict::Broken, "");
+    }
     let outcome = Outcome::of(check.probe.as_ref(), answer);
     match (expect, outcome) {
         (_, Outcome::Unclear) => (Verdict::Untestable, ""),
@@ -58,7 +62,22 @@ impl Outcome {
     fn of(probe: Option<&Probe>, answer: Answer) -> Outcome {
         let errno = match answer {
             Answer::Works(number) => return Outcome::Reached(number),
-            Answer::Killed(_) => return Outcome::Refused,
+            Answer::Killed(signal) => match probe {
+                // What is asked is the call itself.
+                Some(
+                    Probe::RefusedCall
+                    | Probe::UserNamespace
+                    | Probe::Signal { .. }
+                    | Probe::SharedMemory { .. }
+                    | Probe::MessageQueue { .. }
+                    | Probe::ConnectPath { .. }
+                    | Probe::ConnectAbstract { .. }
+                    | Probe::ConnectTcp { .. }
+                    | Probe::SendUdp { .. },
+                ) if signal == libc::SIGSYS => return Outcome::Refused,
+                // A file may be reached by another call, and another signal is no filter's.
+                _ => return Outcome::Unclear,
+            },
             Answer::Refused(errno) => errno,
         };
         match (probe, errno) {
@@ -72,8 +91,14 @@ impl Outcome {
             {
                 Outcome::Reached(0)
             }
-            // No reader, a program that runs, a full queue: the way is free.
-            (Some(Probe::Open { .. }), Errno::ENXIO | Errno::ETXTBSY | Errno::EISDIR)
+            // A filter's answer, as the kernel has no such; another call may tell.
+            (Some(Probe::Stat { .. }), Errno::EPERM | Errno::ENOSYS)
+            | (Some(Probe::List { .. } | Probe::Open { .. } | Probe::Make { .. }), Errno::ENOSYS) => {
+                Outcome::Unclear
+            }
+            // No reader, a full disk, a full queue: the way is free.
+            (Some(Probe::Open { .. }), Errno::ENXIO | Errno::EISDIR)
+            | (Some(Probe::Make { .. }), Errno::ENOSPC | Errno::EDQUOT)
             | (
                 Some(Probe::ConnectPath { .. } | Probe::ConnectAbstract { .. }),
                 Errno::EAGAIN | Errno::EPROTOTYPE,
@@ -114,7 +139,11 @@ mod tests {
         for (probe, answer, verdict) in [
             (open(), Refused(Errno::ENOENT), Verdict::Ok),
             (open(), Refused(Errno::EROFS), Verdict::Ok),
-            (open(), Killed(31), Verdict::Ok),
+            (open(), Killed(libc::SIGSYS), Verdict::Untestable),
+            (Probe::Signal { pid: 9 }, Killed(libc::SIGSYS), Verdict::Ok),
+            (Probe::Signal { pid: 9 }, Killed(libc::SIGKILL), Verdict::Untestable),
+            (Probe::Stat { path: c"/x".into(), file: None }, Refused(Errno::EPERM), Verdict::Untestable),
+            (Probe::Make { path: c"/x".into() }, Refused(Errno::ENOSPC), Verdict::Leak),
             (open(), Works(0), Verdict::Leak),
             (open(), Refused(Errno::ENXIO), Verdict::Leak),
             (open(), Refused(Errno::EMFILE), Verdict::Untestable),
@@ -132,7 +161,7 @@ mod tests {
     fn a_grant_that_is_refused_is_broken() {
         assert_eq!(judged(Expect::Works, open(), Answer::Refused(Errno::EACCES)), Verdict::Broken);
         assert_eq!(judged(Expect::Works, open(), Answer::Refused(Errno::ENXIO)), Verdict::Ok);
-        assert_eq!(judged(Expect::Works, open(), Answer::Killed(31)), Verdict::Broken);
+        assert_eq!(judged(Expect::Works, open(), Answer::Killed(libc::SIGSYS)), Verdict::Broken);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod judge;
 mod mounts;
 mod scene;
 mod show;
+mod sockets;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +24,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::plan::{Plan, Probe};
 use crate::policy::Policy;
-use crate::sys::Errno;
+use crate::sys::{Errno, signal};
 use harness::Harness;
 use scene::Scene;
 pub use show::{Document, table};
@@ -184,9 +185,13 @@ pub struct Test<'a> {
 impl<'a> Test<'a> {
     /// Finds out what to ask. Done as the id of the run, before the clone.
     pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Test<'a> {
-        let harness = Harness::new();
         let scene = Scene::new(request, policy, host);
-        let mut checks = checks::all(&scene, &harness);
+        let mut checks = checks::all(&scene);
+        // What it holds outlasts a launcher that a signal ends: from here on
+        // signals wait for the supervisor to read them.
+        let _ = signal::block_all();
+        let harness = Harness::new();
+        checks.extend(checks::of_harness(&scene, &harness));
         if checks.len() > LIMIT {
             let why = format!("{} checks more than fit into one test", checks.len() - LIMIT);
             checks.truncate(LIMIT);
@@ -229,6 +234,10 @@ impl<'a> Test<'a> {
 /// More checks than these are not made: a record counts to 65,535.
 const LIMIT: usize = 20_000;
 
+/// Of a message, in bytes. A pipe takes 64 KiB before somebody reads, and who
+/// waits for the end of the launcher may read standard error only then.
+const WORDS: usize = 16 << 10;
+
 /// What a run comes to whose test has found these lines; `None` where none of
 /// them is wrong.
 pub fn leak(lines: &[Line]) -> Option<Error> {
@@ -237,7 +246,11 @@ pub fn leak(lines: &[Line]) -> Option<Error> {
         return None;
     }
     let mut what = format!("{} of {} lines of the test from within are wrong", wrong.len(), lines.len());
-    for line in wrong {
+    for (told, line) in wrong.iter().enumerate() {
+        if what.len() > WORDS {
+            what += &format!("\n  and {} more", wrong.len() - told);
+            break;
+        }
         let (verdict, object) = (line.verdict.name(), &line.object);
         what += &format!("\n  {verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
     }

@@ -20,22 +20,21 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    pub fn parse(line: &str) -> Option<Mount> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(2);
-        Some(Mount {
-            device: fields.next()?.to_owned(),
-            root: path(fields.next()?),
-            point: path(fields.next()?),
-            kind: after.split(' ').next()?.to_owned(),
-        })
+    /// From a line of the table, whose names need not be text.
+    pub fn parse(line: &[u8]) -> Option<Mount> {
+        let word = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (device, root, point) = (fields.next()?, fields.next()?, fields.next()?);
+        // The mount's options and any number of tags stand before it.
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        Some(Mount { device: word(device), root: path(root), point: path(point), kind: word(kind) })
     }
 }
 
 /// Blanks, ends of lines and backslashes are written as three octal digits.
-fn path(text: &str) -> PathBuf {
+fn path(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let [first, tail @ ..] = rest {
         let digits = tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(u8::is_ascii_digit));
         match digits {
@@ -53,21 +52,25 @@ fn path(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// A mount table, by where the mounts are; of two on one place the later one
-/// is seen.
+/// A mount table.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mounts(BTreeMap<PathBuf, Mount>);
+pub(super) struct Mounts {
+    /// By where they are; of two on one place the later one is seen.
+    places: BTreeMap<PathBuf, Mount>,
+    /// Where each file system was mounted first.
+    first: BTreeMap<String, PathBuf>,
+}
 
 impl Mounts {
     /// That of this process.
     pub fn own() -> Mounts {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        table.lines().filter_map(Mount::parse).collect()
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
     }
 
     /// Where a path lies: the file system, and the path in it.
     pub fn locate(&self, path: &Path) -> Option<(&str, PathBuf)> {
-        let mount = path.ancestors().find_map(|above| self.0.get(above))?;
+        let mount = path.ancestors().find_map(|above| self.places.get(above))?;
         let rest = path.strip_prefix(&mount.point).ok()?;
         Some((&mount.device, join(&mount.root, rest)))
     }
@@ -76,14 +79,30 @@ impl Mounts {
     pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Mount> {
         // Paths are ordered by their components.
         let range = (Bound::Included(path), Bound::Unbounded);
-        let from = self.0.range::<Path, _>(range).map(|(_, mount)| mount);
+        let from = self.places.range::<Path, _>(range).map(|(_, mount)| mount);
         from.take_while(move |mount| mount.point.starts_with(path))
+    }
+
+    /// Whether something is mounted at a path.
+    pub fn has(&self, path: &Path) -> bool {
+        self.places.contains_key(path)
+    }
+
+    /// Whether a mount is where its file system was mounted first, and so no
+    /// second view of something that lies elsewhere.
+    pub fn is_first(&self, mount: &Mount) -> bool {
+        self.first.get(&mount.device) == Some(&mount.point)
     }
 }
 
 impl FromIterator<Mount> for Mounts {
     fn from_iter<T: IntoIterator<Item = Mount>>(mounts: T) -> Mounts {
-        Mounts(mounts.into_iter().map(|mount| (mount.point.clone(), mount)).collect())
+        let mut table = Mounts::default();
+        for mount in mounts {
+            table.first.entry(mount.device.clone()).or_insert_with(|| mount.point.clone());
+            table.places.insert(mount.point.clone(), mount);
+        }
+        table
     }
 }
 
@@ -107,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_path_lies_in_its_nearest_mount() {
-        let mounts: Mounts = TABLE.iter().filter_map(|line| Mount::parse(line)).collect();
+        let mounts: Mounts = TABLE.iter().filter_map(|line| Mount::parse(line.as_bytes())).collect();
         let located = |path: &str| mounts.locate(Path::new(path)).unwrap();
         assert_eq!(located("/home/x"), ("8:1", "/home/x".into()));
         assert_eq!(located("/alias/x"), ("8:1", "/srv/a b/x".into()));

@@ -1,7 +1,9 @@
 //! What stands where, as far as policy and host tell: which views the cell has,
 //! and at which places a path of the host would be seen in it.
 
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::getppid;
 
@@ -18,9 +20,9 @@ pub(super) struct View {
     pub kind: Kind,
     pub grant: Grant,
     /// Its file system, and which path of that it shows.
-    located: Option<(String, PathBuf)>,
+    pub located: Option<(String, PathBuf)>,
     /// What the host has mounted there and below.
-    mounts: Vec<Mount>,
+    pub mounts: Vec<Mount>,
 }
 
 /// What a view is there for.
@@ -50,9 +52,12 @@ impl Grant {
 pub(super) struct Scene<'a> {
     pub request: &'a Request,
     pub policy: &'a Policy,
+    /// The canaries that are paths: as they are written, and where links lead.
+    pub canaries: Vec<PathBuf>,
     /// The group of the run.
     pub gid: u32,
     pub views: Vec<View>,
+    windows: Windows,
     /// Files of the host whose content is copied into the cell.
     copies: Vec<PathBuf>,
     pub mounts: Mounts,
@@ -71,8 +76,9 @@ impl<'a> Scene<'a> {
         let is_copy = |entry: &SystemEntry| matches!(entry, SystemEntry::Copy(_));
         let copies =
             host.system.iter().filter(|(_, entry)| is_copy(entry)).map(|(path, _)| path.clone()).collect();
+        let (gid, canaries, windows) = (host.ids.gid, canaries(request), Windows::of(&views));
         let mut scene =
-            Scene { request, policy, gid: host.ids.gid, views, copies, mounts, directory: None, parent };
+            Scene { request, policy, canaries, gid, views, windows, copies, mounts, directory: None, parent };
         scene.directory = std::env::current_dir().ok().filter(|directory| {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)
@@ -86,11 +92,8 @@ impl<'a> Scene<'a> {
 
     /// The paths of the host that must not be seen: hidden ones and canaries.
     pub fn forbidden(&self) -> impl Iterator<Item = &Path> {
-        let canaries = self.request.canaries.iter().filter_map(|canary| match canary {
-            Canary::Path(path) => Some(&**path),
-            Canary::Port(_) => None,
-        });
-        self.policy.run.hide.iter().map(|entry| &*entry.path).chain(canaries)
+        let hidden = self.policy.run.hide.iter().map(|entry| &*entry.path);
+        hidden.chain(self.canaries.iter().map(|canary| &**canary))
     }
 
     /// Whether the cell has something of this name by itself, or leads through it.
@@ -107,17 +110,23 @@ impl<'a> Scene<'a> {
 
     /// Whether a view shows something at this path of the cell, which is `hidden` or
     /// below it: one that stands there, or one of another part of the host.
-    pub fn shows_below(&self, hidden: &Path, path: &Path) -> bool {
+    fn shows_below(&self, hidden: &Path, path: &Path) -> bool {
         let mut views = self.views.iter().filter(|view| path.starts_with(&view.place));
         views.any(|view| view.place.starts_with(hidden) || view.place != view.source)
     }
 
-    /// Whether the cell may have a file of its own of this name, and not the
-    /// host's or a copy of that.
+    /// Whether the cell may have something of this name, and no copy of what the
+    /// host has there.
     pub fn has_own(&self, path: &Path) -> bool {
-        self.own_places().any(|place| path.starts_with(place))
-            && !self.shows(path)
-            && !self.copies.iter().any(|copy| copy == path)
+        self.own_places().any(|place| path.starts_with(place)) && !self.copies.iter().any(|copy| copy == path)
+    }
+
+    /// Whether the cell is told of this name anyway: a view or a directory of
+    /// its own has it, or it leads there.
+    pub fn is_told(&self, hidden: &Path, path: &Path) -> bool {
+        let tmpfs = self.policy.filesystem.tmpfs.iter().map(|tmpfs| &*tmpfs.path);
+        let mut fresh = tmpfs.chain([&*self.policy.cell.home]);
+        self.stands(path) || self.shows_below(hidden, path) || fresh.any(|place| path.starts_with(place))
     }
 
     /// Every place where something stands in the cell.
@@ -133,32 +142,117 @@ impl<'a> Scene<'a> {
     /// path, by a mount of the host that shows the same, and by one below a view.
     pub fn places(&self, path: &Path) -> Vec<(PathBuf, &View)> {
         let mut places: Vec<(PathBuf, &View)> = Vec::new();
-        let mut add = |place: PathBuf, view| {
+        let by_path = self.views.iter().filter(|view| path.starts_with(&view.source));
+        let by_path = by_path.map(|view| (place(view, path), view));
+        let located = self.mounts.locate(path);
+        let by_mount = located.iter().flat_map(|(device, inside)| {
+            self.windows.above(device, inside).map(|(shown, window)| {
+                let (view, at) = (&self.views[window.view], &window.at);
+                (join(&place(view, at), inside.strip_prefix(shown).unwrap_or(Path::new(""))), view)
+            })
+        });
+        for (place, view) in by_path.chain(by_mount) {
             if places.iter().all(|(known, _)| *known != place) {
                 places.push((place, view));
-            }
-        };
-        let located = self.mounts.locate(path);
-        for view in &self.views {
-            if let Ok(rest) = path.strip_prefix(&view.source) {
-                add(join(&view.place, rest), view);
-            }
-            let Some((device, inside)) = &located else { continue };
-            if let Some((_, shown)) = view.located.as_ref().filter(|(of, _)| of == device)
-                && let Ok(rest) = inside.strip_prefix(shown)
-            {
-                add(join(&view.place, rest), view);
-            }
-            for mount in view.mounts.iter().filter(|mount| mount.device == *device) {
-                if let (Ok(below), Ok(rest)) =
-                    (mount.point.strip_prefix(&view.source), inside.strip_prefix(&mount.root))
-                {
-                    add(join(&join(&view.place, below), rest), view);
-                }
             }
         }
         places
     }
+
+    /// Where the host's message queues are files.
+    pub fn queues(&self) -> impl Iterator<Item = &Path> {
+        let mounts = self.mounts.below(Path::new("/")).filter(|mount| mount.kind == "mqueue");
+        mounts.map(|mount| &*mount.point)
+    }
+
+    /// Where a part of what a path holds is seen, by a mount of the host that
+    /// shows the same. What the policy itself takes out of it is granted.
+    pub fn parts(&self, path: &Path) -> Vec<(PathBuf, &View)> {
+        let Some((device, inside)) = self.mounts.locate(path) else { return Vec::new() };
+        let granted: Vec<&View> = self.views.iter().filter(|view| view.source.starts_with(path)).collect();
+        // File systems that have their own place below it.
+        let below =
+            self.mounts.below(path).filter(|mount| mount.point != path && self.mounts.is_first(mount));
+        let below = below.filter(|mount| granted.iter().all(|view| !mount.point.starts_with(&view.source)));
+        let of_mounts = below.flat_map(|mount| {
+            let above = self.windows.above(&mount.device, &mount.root);
+            above.chain(self.windows.below(&mount.device, &mount.root))
+        });
+        let is_own = |shown: &Path| {
+            let mut own = granted.iter().filter_map(|view| view.located.as_ref());
+            own.any(|(of, inside)| of == device && shown.starts_with(inside))
+        };
+        let own = self.windows.below(device, &inside).filter(|(shown, _)| !is_own(shown));
+        let windows = own.chain(of_mounts).map(|(_, window)| window);
+        windows
+            .map(|window| (place(&self.views[window.view], &window.at), &self.views[window.view]))
+            .collect()
+    }
+}
+
+/// A view of a file system.
+#[derive(Debug)]
+struct Window {
+    /// The policy's view that it lies in, by its number.
+    view: usize,
+    /// At which path of the host.
+    at: PathBuf,
+}
+
+/// Those of each file system, by the path of it that they show: a host may have
+/// thousands of mounts below a view.
+#[derive(Debug, Default)]
+struct Windows(BTreeMap<String, BTreeMap<PathBuf, Vec<Window>>>);
+
+impl Windows {
+    fn of(views: &[View]) -> Windows {
+        let mut windows = Windows::default();
+        for (number, view) in views.iter().enumerate() {
+            let own = view.located.iter().map(|(device, shown)| (device, shown, &view.source));
+            let below = view.mounts.iter().filter(|mount| mount.point != view.source);
+            let below = below.map(|mount| (&mount.device, &mount.root, &mount.point));
+            for (device, shown, at) in own.chain(below) {
+                let roots = windows.0.entry(device.clone()).or_default();
+                roots.entry(shown.clone()).or_default().push(Window { view: number, at: at.clone() });
+            }
+        }
+        windows
+    }
+
+    /// Those that show a path, or what it lies in.
+    fn above<'a>(&'a self, device: &str, path: &'a Path) -> impl Iterator<Item = (&'a Path, &'a Window)> {
+        let roots = self.0.get(device);
+        let above = path.ancestors().filter_map(move |above| roots?.get_key_value(above));
+        above.flat_map(|(shown, windows)| windows.iter().map(move |window| (&**shown, window)))
+    }
+
+    /// Those that show something below a path.
+    fn below<'a>(&'a self, device: &str, path: &'a Path) -> impl Iterator<Item = (&'a Path, &'a Window)> {
+        let range = (Bound::Excluded(path), Bound::Unbounded);
+        let roots = self.0.get(device).into_iter().flat_map(move |roots| roots.range::<Path, _>(range));
+        let below = roots.take_while(move |(shown, _)| shown.starts_with(path));
+        below.flat_map(|(shown, windows)| windows.iter().map(move |window| (&**shown, window)))
+    }
+}
+
+/// Where a view shows a path of the host that lies in it.
+fn place(view: &View, path: &Path) -> PathBuf {
+    join(&view.place, path.strip_prefix(&view.source).unwrap_or(Path::new("")))
+}
+
+/// A link may lead to what a view shows by another name.
+fn canaries(request: &Request) -> Vec<PathBuf> {
+    let mut paths = BTreeSet::new();
+    for canary in &request.canaries {
+        let Canary::Path(path) = canary else { continue };
+        let real = path.canonicalize().ok();
+        // The cell has no such name, and the kernel takes `..` of what a link leads to.
+        if real.is_none() || !path.components().any(|part| part == Component::ParentDir) {
+            paths.insert(path.clone());
+        }
+        paths.extend(real);
+    }
+    paths.into_iter().collect()
 }
 
 fn views(policy: &Policy, host: &Host, mounts: &Mounts) -> Vec<View> {

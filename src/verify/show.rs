@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Line, Verdict};
+use crate::error::printable;
 
 /// What `cellblock verify --json` prints.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -62,9 +63,4 @@ pub fn table(document: &Document, strict: bool, colour: bool) -> String {
         count(Verdict::Untestable),
     );
     text
-}
-
-/// A path may be the agent's choice, and the reader a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

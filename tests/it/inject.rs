@@ -346,8 +346,8 @@ impl Scenario {
         let policy = load(&run.cell, &|_| None, self.site.root()).unwrap();
         let request = Request {
             command: self.provider().map(OsString::from).to_vec(),
-            gate: run.report.is_some() || run.verify,
-            test: run.verify,
+            gate: run.report.is_some() || run.test.verify,
+            test: run.test.verify,
             terminal: self.terminal,
             ..Request::default()
         };

@@ -976,3 +976,11 @@ fn with_an_overlay_nothing_is_swept() {
     desk.told(launcher.wait_with_output().expect("it has ended")).is_well();
     desk.host("test -f .idea");
 }
+
+#[test]
+fn a_path_may_be_in_two_lists() {
+    let keys = "protect = [\".codex/config\", \".codex/config\"]\nprotect_missing = \"overlay\"";
+    let Some(desk) = Desk::new(keys) else { return };
+    let script = "test ! -s /work/.codex/config && ! echo > /work/.codex/config";
+    desk.run(false, &[], script).is_well();
+}

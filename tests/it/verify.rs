@@ -529,3 +529,361 @@ fn a_cell_that_cannot_be_built_is_neither_sound_nor_leaking() {
         assert!(output.stdout.is_empty());
     }
 }
+
+/// A process of the user's that listens on a socket, until it is dropped.
+struct Listener(std::process::Child);
+
+impl Listener {
+    /// Binds it in `directory` to `name`, which may be relative, and not text.
+    fn new(site: &Site, directory: &str, name: &str) -> Listener {
+        let script = "import os,socket,sys; s=socket.socket(socket.AF_UNIX); \
+                      s.bind(eval(sys.argv[1])); s.listen(); print(flush=True); sys.stdin.read()";
+        let mut command = site.command("/usr/bin/python3");
+        command.args(["-c", script, name]).current_dir(site.path(directory));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 1];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        Listener(child)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_socket_is_found_however_it_was_bound() {
+    let Some(site) = site() else { return };
+    let deep = "tool/d/e/f";
+    let long = format!("tool/{}/{}", "n".repeat(60), "m".repeat(60));
+    for path in ["tool/d", "tool/d/e", deep, long.rsplit_once('/').unwrap().0, &long] {
+        site.directory(path);
+    }
+    // More than is looked at by itself.
+    for number in 0..40 {
+        site.directory(&format!("tool/a{number}"));
+    }
+    std::os::unix::fs::symlink("tool", site.path("link")).unwrap();
+    let tool = format!("{}:/opt/tool", site.text("tool"));
+    let found = |line: &str| wrong(&verify(&site, &["--ro-bind", &tool]), &[line]);
+    {
+        let _relative = Listener::new(&site, deep, "'r.sock'");
+        found("view:socket /opt/tool/d/e/f/r.sock");
+    }
+    fs::remove_file(site.path("tool/d/e/f/r.sock")).unwrap();
+    {
+        let _by_link = Listener::new(&site, ".", &format!("'{}/l.sock'", site.text("link/d/e/f")));
+        // A name that is no text must not hide the others.
+        let _other = Listener::new(&site, ".", r"b'\0cellblock-\xff\xfe'");
+        found("view:socket /opt/tool/d/e/f/l.sock");
+    }
+    fs::remove_file(site.path("tool/d/e/f/l.sock")).unwrap();
+    let _long = Listener::new(&site, &long, "'s'");
+    let found = verify(&site, &["--ro-bind", &site.text(&long)]);
+    wrong(&found, &[&format!("view:socket {}", site.text(&format!("{long}/s")))]);
+}
+
+#[test]
+fn a_socket_that_the_kernel_does_not_tell_of_is_found_below_a_view() {
+    let Some(site) = site() else { return };
+    site.directory("tool/in");
+    // In a network namespace of its own, as a container has.
+    let path = site.text("tool/in/x.sock");
+    let script = format!(
+        "import socket,sys; s=socket.socket(socket.AF_UNIX); s.bind('{path}'); s.listen(); \
+         print(flush=True); sys.stdin.read()"
+    );
+    let mut command = site.command("/usr/bin/unshare");
+    command.args(["--user", "--net", "python3", "-c", &script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let found = verify(&site, &["--ro-bind", &format!("{}:/opt/tool", site.text("tool"))]);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    wrong(&found, &["view:socket /opt/tool/in/x.sock"]);
+}
+
+#[test]
+fn a_second_path_to_a_part_of_what_is_hidden_is_found() {
+    let Some(site) = site() else { return };
+    for name in ["tool/in", "secrets/db", "runs/b/state", "runs/a/x", "runs/a/y"] {
+        site.directory(name);
+    }
+    let secrets = site.text("secrets");
+    let line = format!("run:hidden {secrets}, at /opt/tool/in");
+    let options = "--ro-bind tool:/opt/tool --hide secrets";
+    wrong(&mounted(&site, "mount --bind secrets/db tool/in", options), &[&line]);
+    // The kernel tells of mounts by names that need not be text.
+    let script =
+        "n=$(printf 'elsewhere/\\377'); mkdir \"$n\"; mount -t tmpfs t \"$n\"; mount --bind secrets tool/in";
+    wrong(&mounted(&site, script, options), &[&line]);
+    // Another file system that has its place there.
+    let script = "mount -t tmpfs t secrets/db; touch secrets/db/f; mount --bind secrets/db tool/in";
+    wrong(&mounted(&site, script, options), &[&line]);
+
+    let line = format!("run:sibling {}, at /opt/tool/in", site.text("runs/b"));
+    let found =
+        mounted(&site, "mount --bind runs/b/state tool/in", "--ro-bind tool:/opt/tool --expose runs/a");
+    wrong(&found, &[&line]);
+    // A view that the policy names is granted, as it would be by the neighbour's own name.
+    let found =
+        mounted(&site, "mount --bind runs/b/state tool/in", "--ro-bind tool/in:/opt/in --expose runs/a");
+    wrong(&found, &[]);
+    // A part of what is granted is no part of what is hidden.
+    wrong(&mounted(&site, "mount --bind runs/a/x runs/a/y", "--hide runs --expose runs/a"), &[]);
+}
+
+#[test]
+fn another_way_to_what_is_protected_is_found() {
+    let Some(site) = site() else { return };
+    for name in ["work", "work/.codex"] {
+        site.directory(name);
+    }
+    let found = mounted(&site, "mount --bind work elsewhere", "--workspace work --bind elsewhere:/opt/e");
+    wrong(&found, &["workspace:protected /opt/e/.codex"]);
+    has(&found, "ok", "workspace:protected /work/.codex");
+}
+
+#[test]
+fn another_way_to_the_channel_is_found() {
+    let Some(site) = site() else { return };
+    site.directory("channel");
+    site.file("channel/lock", "", 0o600);
+    site.file("channel/about", "", 0o600);
+    site.file("channel/other", "", 0o600);
+    site.fifo("channel/fifo");
+    let policy =
+        "version = 1\n[channel]\ndir = 'channel'\nfifo = ['fifo']\nlock = ['lock']\nread_only = ['about']\n";
+    site.file("p.toml", policy, 0o644);
+    let lock = format!("{}:/opt/lock", site.text("channel/lock"));
+    let found = verify(&site, &["--policy", "p.toml", "--ro-bind", &lock]);
+    wrong(&found, &["channel:lock-read /opt/lock"]);
+    let found = mounted(&site, "mount --bind channel elsewhere", "--policy p.toml --bind elsewhere:/opt/e");
+    let lines = [
+        "fifo-read /opt/e/fifo",
+        "lock-read /opt/e/lock",
+        "lock-write /opt/e/lock",
+        "read-only /opt/e/about",
+    ];
+    wrong(&found, &lines.map(|line| format!("channel:{line}")).each_ref().map(|line| &**line));
+
+    // Landlock holds what is granted to nobody, and nested mode has none.
+    let line = format!("channel:ungranted {}", site.text("channel/other"));
+    let found = verify(&site, &["--policy", "p.toml"]);
+    wrong(&found, &[]);
+    has(&found, "ok", &line);
+    wrong(&verify(&site, &["--policy", "p.toml", "--mode", "nested"]), &[&line]);
+}
+
+#[test]
+fn a_canary_is_found_by_whatever_name_it_is_given() {
+    let Some(site) = site() else { return };
+    std::os::unix::fs::symlink("secrets", site.path("link")).unwrap();
+    std::os::unix::fs::symlink("secrets/key", site.path("key")).unwrap();
+    let view = format!("{}:/opt/s", site.text("secrets"));
+    let line = format!("canary:path {}, at /opt/s/key", site.text("secrets/key"));
+    let name = site.root().file_name().unwrap().to_str().unwrap();
+    for canary in ["link/key", "key", &format!("../{name}/secrets/key"), "./secrets//key"] {
+        wrong(&verify(&site, &["--ro-bind", &view, "--canary", canary]), &[&line]);
+    }
+    // A view of a part of it.
+    let view = format!("{}:/opt/key", site.text("secrets/key"));
+    let line =
+        format!("canary:path {}, of it {}, at /opt/key", site.text("secrets"), site.text("secrets/key"));
+    wrong(&verify(&site, &["--ro-bind", &view, "--canary", "secrets"]), &[&line]);
+    // A number that is no port is looked for by nobody.
+    for canary in ["0", "65536", "/"] {
+        let output = site.command(site.program()).args(["verify", "--canary", canary]).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{canary}");
+    }
+}
+
+#[test]
+fn what_a_former_run_leaves_is_no_leak() {
+    let Some(site) = site() else { return };
+    site.directory("work");
+    let fifo = site.fifo("work/.envrc");
+    let run = || wrong(&verify(&site, &["--workspace", "work"]), &[]);
+    run();
+    fs::remove_file(&fifo).unwrap();
+    drop(UnixListener::bind(&fifo).unwrap());
+    site.own(&fifo);
+    run();
+}
+
+#[test]
+fn a_program_that_runs_is_no_leak() {
+    let Some(site) = site() else { return };
+    let program = site.path("tool/program");
+    fs::copy("/usr/bin/sleep", &program).unwrap();
+    site.own(&program);
+    let mut child = site.command(&program).arg("60").spawn().unwrap();
+    let view = format!("{}:/opt/program", program.display());
+    let (read, write) = (verify(&site, &["--ro-bind", &view]), verify(&site, &["--bind", &view]));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wrong(&read, &[]);
+    has(&read, "ok", "view:read-only /opt/program");
+    wrong(&write, &[]);
+}
+
+#[test]
+fn a_view_at_the_place_of_neighbours_is_no_leak() {
+    let Some(site) = site() else { return };
+    site.directory("tool/a");
+    for name in ["b", "c", "d", "e"] {
+        site.file(&format!("tool/{name}"), "", 0o644);
+    }
+    let view = format!("{}:{}", site.text("tool"), site.text("runs"));
+    let found = verify(&site, &["--expose", "runs/a", "--ro-bind", &view]);
+    wrong(&found, &[]);
+    has(&found, "ok", &format!("run:sibling {}", site.text("runs/b")));
+}
+
+#[test]
+fn the_cells_own_home_may_be_named() {
+    let Some(site) = site() else { return };
+    wrong(&verify(&site, &["--hide", "/home"]), &[]);
+    wrong(&verify(&site, &["--canary", "/home", "--canary", "/tmp"]), &[]);
+    let value = format!("WHERE=/opt|{}", site.text("secrets"));
+    wrong(&verify(&site, &["--hide", "secrets", "--env", &value]), &["environment:value WHERE"]);
+}
+
+#[test]
+fn a_name_that_is_no_text_is_tested() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let Some(site) = site() else { return };
+    let view = [site.path("tool").as_os_str().as_bytes(), b":/opt/\xff"].concat();
+    let mut command = site.command(site.program());
+    command.args(["verify", "--json", "--ro-bind"]).arg(OsStr::from_bytes(&view));
+    wrong(&document(&command.output().unwrap()), &[]);
+    let mut command = site.command(site.program());
+    command.args(["run", "--report", "reports/r", "--ro-bind"]).arg(OsStr::from_bytes(&view));
+    let output = command.args(["--", "true"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_filter_that_stops_the_question_is_no_answer() {
+    let Some(site) = site() else { return };
+    // The view is a leak that nobody can see by this call.
+    let filter = KILLS.replace("\"kill\"", "\"newfstatat\"");
+    site.file("kills.json", &filter, 0o644);
+    site.file("refuses.json", filter.replace("\"kill_process\"", "{\"errno\": 1}"), 0o644);
+    let view = format!("{}:/opt/s", site.text("secrets"));
+    let key = site.text("secrets/key");
+    let line = format!("canary:path {key}, at /opt/s/key");
+    for filter in ["./kills.json", "./refuses.json"] {
+        let found = verify(&site, &["--seccomp", filter, "--ro-bind", &view, "--canary", &key]);
+        has(&found, "untestable", &line);
+    }
+}
+
+#[test]
+fn the_status_cannot_be_passed_on_by_another_number() {
+    let Some(site) = site() else { return };
+    for (redirect, code) in [("5>s 6>&5", 125), ("5>s 6>t", 0), ("5>/dev/null 6>&5", 0)] {
+        let script = format!("exec ./cellblock run --json-status-fd 5 --pass-fd 6 -- true {redirect}");
+        let output = site.beside("/bin/sh", &["-c", &script]).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{redirect}: {}", stderr(&output));
+    }
+    let script = "{ ./cellblock run --json-status-fd 5 --pass-fd 6 -- true 5>&1 6>&1; echo $?; } | tail -n 1";
+    let output = site.beside("/bin/sh", &["-c", script]).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "125\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_run_with_many_leaks_ends_though_nobody_listens() {
+    let Some(site) = site() else { return };
+    let listeners: Vec<UnixListener> = (0..400)
+        .map(|number| {
+            let path = site.path(&format!("tool/{number}.sock"));
+            let listener = UnixListener::bind(&path).unwrap();
+            site.own(&path);
+            listener
+        })
+        .collect();
+    let view = format!("{}:/opt/{}", site.text("tool"), "t".repeat(200));
+    let mut command = site.command(site.program());
+    command.args(["run", "--verify", "--ro-bind", &view, "--", "true"]).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let limit = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > limit => {
+                child.kill().unwrap();
+                panic!("it waits for a reader");
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    drop(listeners);
+    let told = stderr(&child.wait_with_output().unwrap());
+    assert_eq!(status.code(), Some(125), "{told}");
+    assert!(told.contains("400 of ") && told.contains(" more\n"), "{told}");
+}
+
+#[test]
+fn the_hosts_message_queues_in_a_view_are_found() {
+    let Some(site) = site() else { return };
+    site.directory("tool/in");
+    let (uid, gid) = (site.ids.uid, site.ids.gid);
+    let script = format!(
+        "mount -t mqueue queues tool/in && exec unshare --user --map-user={uid} --map-group={gid} \
+         ./cellblock verify --json --ro-bind tool:/opt/tool"
+    );
+    let mut command = site.command("/usr/bin/unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--ipc", "sh", "-c", &script]);
+    let found = document(&command.output().unwrap());
+    let leaks = of(&found, "leak");
+    let is_queue = |line: &String| {
+        line.starts_with("harness:message-queue ") && line.contains(", at /opt/tool/in/cellblock-")
+    };
+    assert!(leaks.len() == 1 && leaks.iter().all(is_queue), "{found:#}");
+}
+
+#[test]
+fn a_name_that_a_terminal_would_obey_is_shown() {
+    let Some(site) = site() else { return };
+    for name in ["\u{1b}[2J", "a\nok", "\u{202e}ko"] {
+        site.directory(&format!("runs/{name}"));
+    }
+    let output = site.command(site.program()).args(["verify", "--expose", "runs/a"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{table}");
+    for shown in ["/\\u{1b}[2J ", "/a\\nok ", "/\\u{202e}ko "] {
+        assert!(table.contains(shown), "{shown}: {table}");
+    }
+}
+
+#[test]
+fn a_launcher_that_is_told_to_end_leaves_nothing() {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket,
+    };
+    let Some(site) = site() else { return };
+    // A port that does not answer, as nobody accepts and its queue is full.
+    let server = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(server.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    listen(&server, Backlog::new(0).unwrap()).unwrap();
+    let port = getsockname::<SockaddrIn>(server.as_raw_fd()).unwrap().port();
+    let _first = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let port = port.to_string();
+    let mut command = site.command(site.program());
+    command.arg("verify").args(["--canary", &port].repeat(20)).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(child.try_wait().unwrap().is_none(), "the port answers");
+    let pid = child.id();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGTERM).unwrap();
+    child.wait().unwrap();
+    // key shmid perms size cpid …
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let is_left = |line: &str| line.split_ascii_whitespace().nth(4) == Some(&pid.to_string());
+    assert!(!table.lines().any(is_left), "{table}");
+}

@@ -98,7 +98,14 @@ impl Tree<'_> {
             .into_iter()
             .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing)
             .filter(|protect| self.file_above(workspace, protect).is_none());
-        missing.map(|protect| (protect.path.clone(), protect.is_directory)).collect()
+        // Lists of several sources add up, and one path may be in two.
+        let mut stubs: Vec<(PathBuf, bool)> = Vec::new();
+        for protect in missing {
+            if stubs.iter().all(|(path, _)| *path != protect.path) {
+                stubs.push((protect.path.clone(), protect.is_directory));
+            }
+        }
+        stubs
     }
 
     /// The protected paths that the cell sees in the workspace: no other view

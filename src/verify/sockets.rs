@@ -1,0 +1,138 @@
+//! Sockets that lie in a view.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::mounts::Mounts;
+use super::scene::{Grant, Scene};
+use super::{Check, Expect, text};
+use crate::host::Kind;
+use crate::plan::Probe;
+
+/// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
+/// tells of those in the launcher's own network by the path they were bound to;
+/// the others are looked for in the views themselves.
+pub(super) fn checks(scene: &Scene, checks: &mut Vec<Check>) {
+    let mut places: BTreeMap<PathBuf, i32> = BTreeMap::new();
+    for view in &scene.views {
+        match view.kind {
+            Kind::Socket => drop(places.insert(view.place.clone(), libc::SOCK_STREAM)),
+            Kind::Directory if view.grant != Grant::System => {
+                let found = below(&view.source, &scene.mounts).into_iter();
+                let found = found.filter_map(|path| Some(path.strip_prefix(&view.source).ok()?.to_owned()));
+                places.extend(found.map(|below| (view.place.join(below), libc::SOCK_STREAM)));
+            }
+            _ => {}
+        }
+    }
+    for (path, kind) in bound() {
+        places.extend(scene.places(&path).into_iter().map(|(place, _)| (place, kind)));
+    }
+    for (place, kind) in places {
+        let probe = Probe::ConnectPath { path: text(&place), kind };
+        checks.push(Check::new("view:socket", place.display().to_string(), Expect::Denied, probe));
+    }
+}
+
+/// As many entries of a view are looked at for a socket, and as many directories.
+const ENTRIES: usize = 512;
+const DIRECTORIES: usize = 32;
+
+/// The sockets among the first entries of a directory, those at the top before
+/// those below. What is mounted there may be a file system that does not answer.
+fn below(top: &Path, mounts: &Mounts) -> Vec<PathBuf> {
+    let (mut sockets, mut left) = (Vec::new(), ENTRIES);
+    let mut directories = vec![top.to_owned()];
+    let mut next = 0;
+    while let Some(directory) = directories.get(next) {
+        next += 1;
+        let entries: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().take(left).collect();
+        left -= entries.len();
+        for entry in entries {
+            let Ok(kind) = entry.file_type() else { continue };
+            let path = entry.path();
+            if kind.is_socket() {
+                sockets.push(path);
+            } else if kind.is_dir() && directories.len() < DIRECTORIES && !mounts.has(&path) {
+                directories.push(path);
+            }
+        }
+    }
+    sockets
+}
+
+/// Path and type of every socket that takes connections or datagrams. A path is
+/// told as it was given: it may go through a link, and one that is relative
+/// counts from where some process was.
+fn bound() -> Vec<(PathBuf, i32)> {
+    let table = fs::read("/proc/net/unix").unwrap_or_default();
+    let sockets = table.split(|byte| *byte == b'\n').skip(1).filter_map(socket);
+    let (absolute, relative): (Vec<_>, Vec<_>) = sockets.partition(|(path, _)| path.is_absolute());
+    let mut directories: BTreeMap<&Path, Option<PathBuf>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (path, kind) in absolute {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+        let real = directories.entry(parent).or_insert_with(|| parent.canonicalize().ok());
+        found.push((real.as_deref().unwrap_or(parent).join(name), kind));
+    }
+    let directories = if relative.is_empty() { BTreeSet::new() } else { working_directories() };
+    for (path, kind) in relative {
+        let places = directories.iter().map(|directory| directory.join(path));
+        let is_socket =
+            |place: &PathBuf| fs::symlink_metadata(place).is_ok_and(|it| it.file_type().is_socket());
+        found.extend(places.filter(is_socket).filter_map(|place| Some((place.canonicalize().ok()?, kind))));
+    }
+    found
+}
+
+/// Those of every process that the launcher may look at.
+fn working_directories() -> BTreeSet<PathBuf> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter(|entry| entry.file_name().as_bytes()[0].is_ascii_digit());
+    numbers.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).collect()
+}
+
+/// Path and type of a socket that takes connections or datagrams, from a line
+/// `Num RefCount Protocol Flags Type St Inode Path`.
+fn socket(line: &[u8]) -> Option<(&Path, i32)> {
+    const LISTENS: u32 = 0x1_0000;
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let mut number = |skip| {
+        let field = std::str::from_utf8(fields.nth(skip)?).ok()?;
+        u32::from_str_radix(field, 16).ok()
+    };
+    let (flags, kind) = (number(3)?, number(0)? as i32);
+    // State and inode, which is as wide as five digits at least.
+    let inode = fields.nth(1)?;
+    let name = &line[inode.as_ptr_range().end as usize - line.as_ptr() as usize..];
+    let name = name.strip_prefix(b" ").filter(|name| !name.is_empty() && name[0] != b'@')?;
+    let takes = flags & LISTENS != 0 || kind == libc::SOCK_DGRAM;
+    takes.then(|| (Path::new(OsStr::from_bytes(name)), kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_take_something_are_found() {
+        let listens = "0000000000000000: 00000002 00000000 00010000 0001 01 18041 /run/a b.sock";
+        assert_eq!(socket(listens.as_bytes()), Some((Path::new("/run/a b.sock"), libc::SOCK_STREAM)));
+        let takes = "0000000000000000: 00000002 00000000 00000000 0002 01 18042 /run/log";
+        assert_eq!(socket(takes.as_bytes()), Some((Path::new("/run/log"), libc::SOCK_DGRAM)));
+        let relative = b"0000000000000000: 00000002 00000000 00010000 0001 01    42 a\xff.sock";
+        let name = Path::new(OsStr::from_bytes(b"a\xff.sock"));
+        assert_eq!(socket(relative), Some((name, libc::SOCK_STREAM)));
+        for other in [
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18043 /run/a.sock",
+            "0000000000000000: 00000002 00000000 00010000 0001 01 18044 @abstract",
+            "0000000000000000: 00000003 00000000 00000000 0001 03 18045",
+        ] {
+            assert_eq!(socket(other.as_bytes()), None);
+        }
+    }
+}
