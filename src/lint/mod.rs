@@ -123,6 +123,9 @@ fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warn
     let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| &bind.src);
     let views: Vec<_> = binds.chain(policy.workspace.iter().map(|workspace| &workspace.dir)).collect();
     let missing = policy.run.hide.iter().filter(|hidden| facts.missing.contains(&hidden.path));
+    // One that an exposure is to be made in has the name that was meant.
+    let is_used = |path: &Path| policy.run.expose.iter().any(|expose| expose.path.starts_with(path));
+    let missing = missing.filter(move |hidden| !is_used(&hidden.path));
     let shown = missing.filter(move |hidden| views.iter().any(|view| hidden.path.starts_with(view)));
     shown.map(|hidden| {
         warning(

@@ -639,11 +639,12 @@ fn a_second_path_to_a_part_of_what_is_hidden_is_found() {
 #[test]
 fn another_way_to_what_is_protected_is_found() {
     let Some(site) = site() else { return };
-    for name in ["work", "work/.codex"] {
+    for name in ["work", "work/.codex", "tool/in"] {
         site.directory(name);
     }
-    let found = mounted(&site, "mount --bind work elsewhere", "--workspace work --bind elsewhere:/opt/e");
-    wrong(&found, &["workspace:protected /opt/e/.codex"]);
+    // Below a view, where only the mount table tells of it.
+    let found = mounted(&site, "mount --bind work tool/in", "--workspace work --bind tool:/opt/e");
+    wrong(&found, &["workspace:protected /opt/e/in/.codex"]);
     has(&found, "ok", "workspace:protected /work/.codex");
 }
 
