@@ -15,7 +15,7 @@ use super::supervise::{self, Ended, Event, Running, Started};
 use super::sweep::{Sweep, Swept};
 use super::{Options, explain, ids};
 use crate::child::{self, Child};
-use crate::error::Error;
+use crate::error::{Error, printable};
 use crate::evidence::{self, Report};
 use crate::host::{Host, Ids};
 use crate::plan::{self, Plan, Request, Stage};
@@ -93,6 +93,14 @@ pub(super) fn attempt(
             if let Some(report) = &mut told.report {
                 report.applied(plan, pid, evidence)?;
                 told.lines.iter().try_for_each(|lines| report.verified(lines.clone()))?;
+            }
+            for line in
+                told.lines.iter().flatten().filter(|_| options.runs()).filter(|line| verify::is_silent(line))
+            {
+                // Standard error takes what it can; the report has it too.
+                let (name, object) = (&line.name, printable(&line.object));
+                let _ =
+                    writeln!(std::io::stderr(), "cellblock: {name} {object} was not tested: {}", line.seen);
             }
             match told.lines.as_deref().and_then(verify::leak) {
                 Some(error) => Err(error),

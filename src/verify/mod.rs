@@ -238,6 +238,11 @@ const LIMIT: usize = 20_000;
 /// waits for the end of the launcher may read standard error only then.
 const WORDS: usize = 16 << 10;
 
+/// Whether it was asked for by name and could not be tried: a mistyped canary never sings.
+pub fn is_silent(line: &Line) -> bool {
+    line.verdict == Verdict::Untestable && line.name.starts_with("canary:")
+}
+
 /// What a run comes to whose test has found these lines; `None` where none of
 /// them is wrong.
 pub fn leak(lines: &[Line]) -> Option<Error> {

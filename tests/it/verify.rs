@@ -357,6 +357,12 @@ fn what_cannot_be_tested_is_wrong_where_that_is_asked_for() {
     assert_eq!(found["sound"], true);
     assert_eq!(verify(&site, &["--canary", &missing, "--strict"])["sound"], false);
     assert_eq!(verify(&site, &["--expose", "runs/a", "--strict"])["sound"], true);
+    // A run says so, as the canary may be mistyped.
+    let mut command = site.command(site.program());
+    let output = command.args(["run", "--verify", "--canary", &missing, "--", "true"]).output().unwrap();
+    assert!(output.status.success());
+    let said = format!("cellblock: canary:path {missing} was not tested: ");
+    assert!(stderr(&output).starts_with(&said), "{}", stderr(&output));
 }
 
 #[test]
