@@ -15,6 +15,7 @@ use crate::plan::Probe;
 use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
 
 const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
+const GRANTED_WHOLE: &str = "the channel is replaceable: what Landlock grants on it holds for all in it";
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
 
 /// Every check of this policy on this host.
@@ -289,8 +290,7 @@ fn grants(scene: &Scene, checks: &mut Vec<Check>) {
                 let may_read = scene.policy.channel.as_ref().map(|channel| channel.lock_access);
                 let read = match may_read {
                     Some(LockAccess::Read) => Expect::Works,
-                    _ if scene.is_sealed() => Expect::Denied,
-                    _ => Expect::Limit(NESTED_LOCK),
+                    _ => unread(scene),
                 };
                 checks.push(open("channel:lock-read", view, libc::O_RDONLY, read));
                 checks.push(open("channel:lock-write", view, libc::O_WRONLY, Expect::Denied));
@@ -384,8 +384,16 @@ fn fifo(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
         false => Probe::Open { path: text(&view.place), flags: libc::O_WRONLY },
     };
     checks.push(Check::new("channel:fifo-write", object, Expect::Works, write));
-    let expect = if scene.is_sealed() { Expect::Denied } else { Expect::Limit(NESTED_LOCK) };
-    checks.push(open("channel:fifo-read", view, libc::O_RDONLY, expect));
+    checks.push(open("channel:fifo-read", view, libc::O_RDONLY, unread(scene)));
+}
+
+/// A channel's lock and FIFO are not read, where Landlock can take that away.
+fn unread(scene: &Scene) -> Expect {
+    match scene.policy.channel.as_ref().is_some_and(|channel| channel.replaceable) {
+        _ if !scene.is_sealed() => Expect::Limit(NESTED_LOCK),
+        true => Expect::Limit(GRANTED_WHOLE),
+        false => Expect::Denied,
+    }
 }
 
 /// What of a writable workspace must stay as it is, as far as it is there.

@@ -349,6 +349,22 @@ fn canaries_that_sing_are_found() {
 }
 
 #[test]
+fn what_a_replaceable_channel_cannot_hold_is_a_known_limit() {
+    let Some(site) = site() else { return };
+    site.directory("channel");
+    site.file("channel/lock", "", 0o600);
+    site.fifo("channel/fifo");
+    let policy =
+        "version = 1\n[channel]\ndir = 'channel'\nfifo = ['fifo']\nlock = ['lock']\nreplaceable = true\n";
+    site.file("p.toml", policy, 0o644);
+    let found = verify(&site, &["--policy", "p.toml"]);
+    wrong(&found, &[]);
+    has(&found, "known-limit", &format!("channel:fifo-read {}", site.text("channel/fifo")));
+    has(&found, "known-limit", &format!("channel:lock-read {}", site.text("channel/lock")));
+    has(&found, "ok", &format!("channel:lock-write {}", site.text("channel/lock")));
+}
+
+#[test]
 fn what_cannot_be_tested_is_wrong_where_that_is_asked_for() {
     let Some(site) = site() else { return };
     let missing = site.text("none");
