@@ -27,6 +27,7 @@ pub mod outcome;
 pub mod plan;
 pub mod policy;
 pub mod report;
+pub mod sockets;
 #[expect(unsafe_code, reason = "the one place for it")]
 pub mod sys;
 pub mod verify;

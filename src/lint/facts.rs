@@ -2,12 +2,12 @@
 //! on a plain value.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use super::places::{CREDENTIALS, SOCKETS};
 use super::service::{Service, Socket};
 use crate::host::Ids;
 use crate::policy::Policy;
+use crate::sockets;
 use crate::sys::landlock;
 
 /// The facts about a host that warnings rest on. Every path is a real one,
@@ -180,8 +181,10 @@ fn harness() -> Vec<HarnessDirectory> {
 /// What `/proc/net/unix` has, and what stands at well-known places: a socket that
 /// was bound in another network namespace is in no table that can be read here.
 fn sockets(homes: &[PathBuf]) -> Vec<Socket> {
-    let table = fs::read("/proc/net/unix").unwrap_or_default();
-    let listening = bound_paths(&table).map(|path| (path.to_owned(), None));
+    let table = sockets::table();
+    // A relative path counts from a directory that is not told.
+    let bound = sockets::bound(&table).filter(|(path, _)| path.is_absolute());
+    let listening = bound.map(|(path, _)| (path.to_owned(), None));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let places = SOCKETS.iter().flat_map(|name| match name.split_once('/') {
         Some(("~", rest)) => homes.iter().map(|home| home.join(rest)).collect(),
@@ -230,28 +233,6 @@ fn named_sockets() -> Vec<(Service, PathBuf)> {
     .filter_map(|(service, path)| Some((service, path?)))
     .filter(|(_, path)| path.is_absolute())
     .collect()
-}
-
-/// The paths of a `/proc/net/unix` that take connections or messages. A relative
-/// one counts from a directory that is not told, and an abstract one is no path.
-fn bound_paths(table: &[u8]) -> impl Iterator<Item = &Path> {
-    /// Of the column `Flags`: listen(2) was called.
-    const ACCEPTS: u64 = 0x10000;
-    table.split(|byte| *byte == b'\n').filter_map(|line| {
-        // Num RefCount Protocol Flags Type St Inode Path; only the path holds blanks.
-        let mut rest = line;
-        let mut columns = [&b""[..]; 7];
-        for column in &mut columns {
-            rest = rest.trim_ascii_start();
-            let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
-            (*column, rest) = rest.split_at(end);
-        }
-        let number = |column: &[u8]| u64::from_str_radix(std::str::from_utf8(column).ok()?, 16).ok();
-        let (flags, kind) = (number(columns[3])?, number(columns[4])?);
-        let takes = flags & ACCEPTS != 0 || kind == libc::SOCK_DGRAM as u64;
-        let path = rest.strip_prefix(b" ").filter(|path| path.starts_with(b"/"))?;
-        takes.then(|| Path::new(OsStr::from_bytes(path)))
-    })
 }
 
 fn listeners() -> BTreeSet<Listener> {
@@ -338,22 +319,6 @@ fn real(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_that_nobody_can_connect_to_are_left_out() {
-        let table = b"Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00010000 0001 01 11 /run/a b.sock
-0000000000000000: 00000002 00000000 00000000 0001 01 12 /run/bound-only.sock
-0000000000000000: 00000003 00000000 00000000 0001 03 13 /run/accepted.sock
-0000000000000000: 00000002 00000000 00000000 0002 01 1234567 /run/log
-0000000000000000: 00000002 00000000 00010000 0005 01    14 /run/packets
-0000000000000000: 00000002 00000000 00010000 0001 01 15 @abstract
-0000000000000000: 00000002 00000000 00010000 0001 01 16 relative.sock
-0000000000000000: 00000003 00000000 00000000 0001 03 17
-short";
-        let paths: Vec<&Path> = bound_paths(table).collect();
-        assert_eq!(paths, ["/run/a b.sock", "/run/log", "/run/packets"].map(Path::new));
-    }
 
     #[test]
     fn ports_are_read_with_their_addresses() {

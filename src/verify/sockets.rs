@@ -1,7 +1,6 @@
 //! Sockets that lie in a view.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -12,6 +11,7 @@ use super::scene::{Grant, Scene};
 use super::{Check, Expect, text};
 use crate::host::Kind;
 use crate::plan::Probe;
+use crate::sockets;
 
 /// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
 /// tells of those in the launcher's own network by the path they were bound to;
@@ -69,9 +69,9 @@ fn below(top: &Path, mounts: &Mounts) -> Vec<PathBuf> {
 /// told as it was given: it may go through a link, and one that is relative
 /// counts from where some process was.
 fn bound() -> Vec<(PathBuf, i32)> {
-    let table = fs::read("/proc/net/unix").unwrap_or_default();
-    let sockets = table.split(|byte| *byte == b'\n').skip(1).filter_map(socket);
-    let (absolute, relative): (Vec<_>, Vec<_>) = sockets.partition(|(path, _)| path.is_absolute());
+    let table = sockets::table();
+    let (absolute, relative): (Vec<_>, Vec<_>) =
+        sockets::bound(&table).partition(|(path, _)| path.is_absolute());
     let mut directories: BTreeMap<&Path, Option<PathBuf>> = BTreeMap::new();
     let mut found = Vec::new();
     for (path, kind) in absolute {
@@ -94,45 +94,4 @@ fn working_directories() -> BTreeSet<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter(|entry| entry.file_name().as_bytes()[0].is_ascii_digit());
     numbers.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).collect()
-}
-
-/// Path and type of a socket that takes connections or datagrams, from a line
-/// `Num RefCount Protocol Flags Type St Inode Path`.
-fn socket(line: &[u8]) -> Option<(&Path, i32)> {
-    const LISTENS: u32 = 0x1_0000;
-    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
-    let mut number = |skip| {
-        let field = std::str::from_utf8(fields.nth(skip)?).ok()?;
-        u32::from_str_radix(field, 16).ok()
-    };
-    let (flags, kind) = (number(3)?, number(0)? as i32);
-    // State and inode, which is as wide as five digits at least.
-    let inode = fields.nth(1)?;
-    let name = &line[inode.as_ptr_range().end as usize - line.as_ptr() as usize..];
-    let name = name.strip_prefix(b" ").filter(|name| !name.is_empty() && name[0] != b'@')?;
-    let takes = flags & LISTENS != 0 || kind == libc::SOCK_DGRAM;
-    takes.then(|| (Path::new(OsStr::from_bytes(name)), kind))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sockets_that_take_something_are_found() {
-        let listens = "0000000000000000: 00000002 00000000 00010000 0001 01 18041 /run/a b.sock";
-        assert_eq!(socket(listens.as_bytes()), Some((Path::new("/run/a b.sock"), libc::SOCK_STREAM)));
-        let takes = "0000000000000000: 00000002 00000000 00000000 0002 01 18042 /run/log";
-        assert_eq!(socket(takes.as_bytes()), Some((Path::new("/run/log"), libc::SOCK_DGRAM)));
-        let relative = b"0000000000000000: 00000002 00000000 00010000 0001 01    42 a\xff.sock";
-        let name = Path::new(OsStr::from_bytes(b"a\xff.sock"));
-        assert_eq!(socket(relative), Some((name, libc::SOCK_STREAM)));
-        for other in [
-            "0000000000000000: 00000003 00000000 00000000 0001 03 18043 /run/a.sock",
-            "0000000000000000: 00000002 00000000 00010000 0001 01 18044 @abstract",
-            "0000000000000000: 00000003 00000000 00000000 0001 03 18045",
-        ] {
-            assert_eq!(socket(other.as_bytes()), None);
-        }
-    }
 }
