@@ -258,12 +258,16 @@ impl Host {
     /// Whether `path` is or lies in `outer`, by its name or by that of another
     /// mount. The second is only known of paths that were looked at.
     pub fn lies_in(&self, path: &Path, outer: &Path) -> bool {
-        let identity = |path: &Path| match self.files.get(path) {
-            Some(Lookup::Found(file)) => Some(file.identity),
+        let Some(own) = self.identity(outer) else { return path.starts_with(outer) };
+        path.starts_with(outer) || path.ancestors().any(|above| self.identity(above) == Some(own))
+    }
+
+    /// Which file was found at `path`.
+    pub fn identity(&self, path: &Path) -> Option<Identity> {
+        match self.files.get(path)? {
+            Lookup::Found(file) => Some(file.identity),
             _ => None,
-        };
-        let Some(own) = identity(outer) else { return path.starts_with(outer) };
-        path.starts_with(outer) || path.ancestors().any(|above| identity(above) == Some(own))
+        }
     }
 
     /// What was found at `path`.

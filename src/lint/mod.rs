@@ -119,8 +119,7 @@ fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
 
 /// A mistyped path hides nothing; it matters where a view would show what was meant.
 fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warning> + 'a {
-    let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| &bind.src);
+    let binds = policy.filesystem.binds().map(|bind| &bind.src);
     let views: Vec<_> = binds.chain(policy.workspace.iter().map(|workspace| &workspace.dir)).collect();
     let missing = policy.run.hide.iter().filter(|hidden| facts.missing.contains(&hidden.path));
     // One that an exposure is to be made in has the name that was meant.

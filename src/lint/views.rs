@@ -65,10 +65,8 @@ impl<'a> Views<'a> {
     pub fn shows(&self, view: &View, path: &Path) -> bool {
         let Ok(rest) = path.strip_prefix(view.source) else { return false };
         let place = view.place.join(rest);
-        let hidden = self.policy.run.hide.iter().map(|entry| &*entry.path);
-        let mut hidden = hidden.filter(|hidden| hidden.starts_with(view.source));
         let mut covers = self.places().filter(|cover| *cover != view.place && cover.starts_with(view.place));
-        !hidden.any(|hidden| path.starts_with(hidden)) && !covers.any(|cover| place.starts_with(cover))
+        !self.policy.run.hides_in(view.source, path) && !covers.any(|cover| place.starts_with(cover))
     }
 
     /// Whether what the cell does to `path` is done on the host.

@@ -404,14 +404,12 @@ impl DraftWorkspace {
 /// Refuses two entries on one place of the cell: one would cover the other.
 fn one_entry_each(policy: &Policy) -> Result<(), PolicyError> {
     let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind);
-    let binds = binds.map(|bind| (&bind.dest, &bind.origin));
+    let binds = filesystem.binds().map(|bind| (&bind.dest, &bind.origin));
     let tmpfs = filesystem.tmpfs.iter().map(|t| (&t.path, &t.origin));
     let exposed = policy.run.expose.iter().map(|e| (&e.path, &e.origin));
     let workspace = policy.workspace.iter().map(|w| (&w.at, &w.origin));
     let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute];
-        let entries = entries.into_iter().flatten().map(|e| (&e.path, &e.origin));
+        let entries = channel.entries().map(|e| (&e.path, &e.origin));
         entries.chain([(&channel.dir, &channel.origin)])
     });
 

@@ -15,7 +15,7 @@ pub mod vars;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -368,6 +368,33 @@ pub enum Layer {
     Network,
     /// The cgroup namespace.
     Cgroup,
+}
+
+impl Filesystem {
+    /// Every view, the read-only ones first.
+    pub fn binds(&self) -> impl Iterator<Item = &Bind> {
+        self.ro_bind.iter().chain(&self.bind)
+    }
+}
+
+impl RunScope {
+    /// Whether a hidden path is or holds `path`.
+    pub fn hides(&self, path: &Path) -> bool {
+        self.hide.iter().any(|hidden| path.starts_with(&hidden.path))
+    }
+
+    /// Whether a view of `source` lacks `path`, as something between them is hidden.
+    pub fn hides_in(&self, source: &Path, path: &Path) -> bool {
+        let mut inside = self.hide.iter().filter(|hidden| hidden.path.starts_with(source));
+        inside.any(|hidden| path.starts_with(&hidden.path))
+    }
+}
+
+impl Channel {
+    /// Every entry, of whatever kind.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        [&self.fifo, &self.lock, &self.read_only, &self.execute].into_iter().flatten()
+    }
 }
 
 impl Layer {

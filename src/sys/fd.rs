@@ -10,7 +10,7 @@ use super::{Call, Errno, Failure, Result, check};
 pub const CWD: RawFd = libc::AT_FDCWD;
 
 /// Which file a descriptor leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// Device of the file system.
     pub device: u64,

@@ -174,10 +174,7 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
 
 /// Whether a view shows the path, with nothing hidden between.
 fn is_shown(scene: &Scene, path: &Path) -> bool {
-    let hides = |view: &View| {
-        let mut hidden = scene.policy.run.hide.iter().map(|entry| &entry.path);
-        hidden.any(|hidden| path.starts_with(hidden) && hidden.starts_with(&view.source))
-    };
+    let hides = |view: &View| scene.policy.run.hides_in(&view.source, path);
     scene.views.iter().any(|view| path.starts_with(&view.source) && !hides(view))
 }
 

@@ -54,8 +54,7 @@ struct View {
 /// The host paths that the hiding rests on: the hidden ones and the views, with
 /// what is above them, which a mount can have given a second name.
 pub(super) fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
-    let filesystem = &policy.filesystem;
-    let views = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| &bind.src);
+    let views = policy.filesystem.binds().map(|bind| &bind.src);
     let views = views.filter(|_| !policy.run.hide.is_empty());
     let paths = policy.run.hide.iter().map(|entry| &entry.path).chain(views);
     paths
@@ -63,11 +62,6 @@ pub(super) fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
         .filter(|path| path.parent().is_some())
         .map(Path::to_owned)
         .collect()
-}
-
-/// Whether a hidden path is or holds `path`.
-pub(super) fn is_hidden(policy: &Policy, path: &Path) -> bool {
-    policy.run.hide.iter().any(|hidden| path.starts_with(&hidden.path))
 }
 
 /// The directories of views that must be built of binds.
@@ -87,8 +81,7 @@ pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
     for hidden in &policy.run.hide {
         check_path(hidden, host)?;
     }
-    let filesystem = &policy.filesystem;
-    for bind in filesystem.ro_bind.iter().chain(&filesystem.bind) {
+    for bind in policy.filesystem.binds() {
         if let Some(hidden) = hider(policy, &bind.src) {
             return Err(at(&bind.origin, format!("{} is hidden", bind.src.display()))
                 .cause(format!("no view may show what lies in {} ({})", hidden.path.display(), hidden.origin))
@@ -157,23 +150,18 @@ fn hider<'a>(policy: &'a Policy, path: &Path) -> Option<&'a Entry> {
 
 /// A mount can give one directory two paths.
 fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
-    let identity = |path: &Path| match host.file(path) {
-        Lookup::Found(file) => Some(file.identity),
-        _ => None,
-    };
-    let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
+    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &bind.origin));
     let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
     let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
     for (source, origin) in binds.chain(workspace).chain(exposures) {
-        let Some(own) = identity(source) else { continue };
+        let Some(own) = host.identity(source) else { continue };
         for hidden in &policy.run.hide {
             if hidden.path.starts_with(source) {
                 continue;
             }
             let above = hidden.path.ancestors().filter(|above| above.parent().is_some());
             if let Some(alias) =
-                above.filter(|above| *above != source).find(|above| identity(above) == Some(own))
+                above.filter(|above| *above != source).find(|above| host.identity(above) == Some(own))
             {
                 let (source, alias) = (source.display(), alias.display());
                 return Err(at(origin, format!("{source} shows {} by another path", hidden.path.display()))
@@ -182,7 +170,7 @@ fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
             }
         }
     }
-    for bind in filesystem.ro_bind.iter().chain(&filesystem.bind) {
+    for bind in policy.filesystem.binds() {
         let mut hides = policy.run.hide.iter().filter(|hidden| !bind.src.starts_with(&hidden.path));
         if let Some(hidden) = hides.find(|hidden| host.lies_in(&bind.src, &hidden.path)) {
             let (source, path) = (bind.src.display(), hidden.path.display());
@@ -201,7 +189,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
     let is_outermost = |hidden: &&Entry| !hidden.path.ancestors().skip(1).any(|above| paths.contains(above));
     let outermost: Vec<&Entry> = policy.run.hide.iter().filter(is_outermost).collect();
     tree.nodes.retain(|_, node| match &node.content {
-        Content::Bind { source, .. } if node.is_built_in() => !is_hidden(policy, source),
+        Content::Bind { source, .. } if node.is_built_in() => !policy.run.hides(source),
         _ => true,
     });
     let mut report = Vec::new();
@@ -378,10 +366,7 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
     ));
     tree.nodes.insert(view.place.clone(), Node { content: Content::Sealed, ..view.node.clone() });
     // A file system may know a name by other spellings than the policy's.
-    let identity = |path: &Path| match tree.host.file(path) {
-        Lookup::Found(file) => Some((file.identity.device, file.identity.inode)),
-        _ => None,
-    };
+    let identity = |path: &Path| tree.host.identity(path);
     let hidden: BTreeSet<_> = policy.run.hide.iter().filter_map(|hidden| identity(&hidden.path)).collect();
     let listed: BTreeMap<_, _> =
         tree.host.listings.keys().filter_map(|path| Some((identity(path)?, path.clone()))).collect();
@@ -390,7 +375,7 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
         for name in tree.host.listings.get(&source).into_iter().flatten() {
             let (place, source) = (place.join(name), source.join(name));
             let own = identity(&source);
-            let is_hidden = is_hidden(policy, &source) || own.is_some_and(|own| hidden.contains(&own));
+            let is_hidden = policy.run.hides(&source) || own.is_some_and(|own| hidden.contains(&own));
             if tree.nodes.contains_key(&place) || is_hidden {
                 continue;
             }

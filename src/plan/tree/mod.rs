@@ -171,13 +171,11 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
 
 /// Every view of the host that a policy asks for: its source and its place.
 fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
-    let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &*bind.dest));
+    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &*bind.dest));
     let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &*expose.path));
     let channel = policy.channel.iter().flat_map(|channel| {
-        let entries =
-            [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute].into_iter().flatten();
-        [&*channel.dir].into_iter().chain(entries.map(|entry| &*entry.path)).map(|path| (path, path))
+        let entries = channel.entries().map(|entry| &*entry.path);
+        [&*channel.dir].into_iter().chain(entries).map(|path| (path, path))
     });
     let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &*workspace.at));
     binds.chain(exposures).chain(channel).chain(workspace)
@@ -313,7 +311,7 @@ impl<'a> Tree<'a> {
         for (path, entry) in &self.host.system {
             // Without a network there is nobody to ask, and no other host to name.
             let names_hosts = ["/etc/resolv.conf", "/etc/hosts"].iter().any(|name| path == Path::new(name));
-            if names_hosts && policy.network.mode == NetworkMode::None || hide::is_hidden(policy, path) {
+            if names_hosts && policy.network.mode == NetworkMode::None || policy.run.hides(path) {
                 continue;
             }
             let grant = if path.starts_with("/etc") { Grant::Read } else { Grant::ReadExecute };

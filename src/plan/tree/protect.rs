@@ -111,16 +111,12 @@ impl Tree<'_> {
     /// The protected paths that the cell sees in the workspace: no other view
     /// stands there, or nearer to it, and none is hidden.
     fn shown<'p>(&self, policy: &Policy, workspace: &'p Workspace) -> Vec<&'p Protect> {
-        let hidden = |path: &Path| {
-            let inside = policy.run.hide.iter().filter(|hidden| hidden.path.starts_with(&workspace.dir));
-            inside.map(|hidden| &hidden.path).any(|hidden| path.starts_with(hidden))
-        };
         let elsewhere = |place: &Path| {
             let above = place.ancestors().take_while(|above| *above != workspace.at);
             above.into_iter().any(|above| self.nodes.contains_key(above))
         };
         outermost(workspace)
-            .filter(|protect| !hidden(&workspace.dir.join(&protect.path)))
+            .filter(|protect| !policy.run.hides_in(&workspace.dir, &workspace.dir.join(&protect.path)))
             .filter(|protect| !elsewhere(&workspace.at.join(&protect.path)))
             .collect()
     }

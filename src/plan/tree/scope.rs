@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
-use crate::policy::{Entry, Expose, ExposeKind, Origin, Policy};
+use crate::policy::{Expose, ExposeKind, Origin, Policy};
 
 /// Refuses exposures that contradict the rest of the policy.
 pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
@@ -75,7 +75,7 @@ impl Tree<'_> {
 }
 
 fn refuse_outside(policy: &Policy, entry: &Expose) -> Result<(), Error> {
-    if policy.run.hide.is_empty() || hide::is_hidden(policy, &entry.path) {
+    if policy.run.hide.is_empty() || policy.run.hides(&entry.path) {
         return Ok(());
     }
     Err(at(&entry.origin, format!("the exposure {} lies in nothing that is hidden", entry.path.display()))
@@ -126,16 +126,14 @@ pub(super) fn refuse_visible(
 }
 
 fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
-    let filesystem = &policy.filesystem;
-    let binds = filesystem.ro_bind.iter().chain(&filesystem.bind).map(|bind| (&*bind.src, &bind.origin));
+    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &bind.origin));
     let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
     binds.chain(workspace)
 }
 
 /// Whether the view of `source` shows `path`: nothing between them is hidden.
 fn shows(policy: &Policy, source: &Path, path: &Path) -> bool {
-    let is_between = |hidden: &Entry| path.starts_with(&hidden.path) && hidden.path.starts_with(source);
-    path.starts_with(source) && !policy.run.hide.iter().any(is_between)
+    path.starts_with(source) && !policy.run.hides_in(source, path)
 }
 
 fn is_shown(policy: &Policy, path: &Path) -> bool {
