@@ -29,16 +29,13 @@ impl Child<'_> {
             Step::MakeFile { path, content } => fd::make_file(path, content, 0o644),
             Step::MakeWhiteout { path } => fd::make_whiteout(path),
             Step::Bind { source, identity, may_vanish, path, attributes, .. } => {
-                let is_gone =
-                    |failure: &Failure| *may_vanish && matches!(failure.errno, Errno::ENOENT | Errno::ESTALE);
-                let tree = match mount::copy(source, *identity) {
-                    Err(failure) if is_gone(&failure) => return Ok(()),
-                    tree => tree?,
-                };
-                mount::restrict(&tree, *attributes)?;
-                // What has been removed since cannot be attached any more.
-                match mount::attach(&tree, path) {
-                    Err(failure) if is_gone(&failure) => Ok(()),
+                let attached = mount::copy(source, *identity).and_then(|tree| {
+                    mount::restrict(&tree, *attributes)?;
+                    mount::attach(&tree, path)
+                });
+                match attached {
+                    // Removed or replaced since; what was removed cannot be attached either.
+                    Err(Failure { errno: Errno::ENOENT | Errno::ESTALE, .. }) if *may_vanish => Ok(()),
                     attached => attached,
                 }
             }

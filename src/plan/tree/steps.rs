@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, text, text_of};
 use crate::error::Error;
+use crate::host::File;
 use crate::plan::landlock::{access, allow};
 use crate::plan::step::{Stage, Step};
 use crate::plan::{Prepare, Text};
@@ -149,14 +150,7 @@ impl Steps {
                 let (over, view) = (scratch.join("over"), scratch.join("view"));
                 self.mounts.extend([make_directory(&over, file.mode)?, make_directory(&view, 0o755)?]);
                 self.upper(&over, upper)?;
-                self.mounts.push(Step::Bind {
-                    source: text(source)?,
-                    identity: Some(file.identity),
-                    may_vanish: false,
-                    path: text(&view)?,
-                    attributes: READ_ONLY | VIEW,
-                    stage,
-                });
+                self.layer(source, file, &view, READ_ONLY | VIEW, stage)?;
                 // Without xino a file keeps the number of its inode.
                 let layers = format!("{}:{}", over.display(), view.display());
                 let options = [("lowerdir", layers), ("xino", "off".to_owned())];
@@ -171,14 +165,7 @@ impl Steps {
                 // The kernel wants the upper directory and the work directory on
                 // one mount, so their parent is mounted; the links keep its names
                 // out of the mount table.
-                self.mounts.push(Step::Bind {
-                    source: text(parent)?,
-                    identity: Some(beside.identity),
-                    may_vanish: false,
-                    path: text(&around)?,
-                    attributes: VIEW,
-                    stage,
-                });
+                self.layer(parent, beside, &around, VIEW, stage)?;
                 for (link, target) in [(&upper, source), (&work_link, work)] {
                     let target = Path::new("around").join(target.file_name().unwrap_or_default());
                     self.mounts.push(Step::MakeSymlink { path: text(link)?, target: text(&target)? });
@@ -225,6 +212,21 @@ impl Steps {
             attributes,
             stage,
         });
+        Ok(())
+    }
+
+    /// A view of the host in the scratch directory, for an overlay to be made of.
+    fn layer(
+        &mut self,
+        source: &Path,
+        file: &File,
+        at: &Path,
+        attributes: Attributes,
+        stage: Stage,
+    ) -> Result<(), Error> {
+        let identity = Some(file.identity);
+        let (source, path) = (text(source)?, text(at)?);
+        self.mounts.push(Step::Bind { source, identity, may_vanish: false, path, attributes, stage });
         Ok(())
     }
 
