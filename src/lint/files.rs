@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::facts::in_homes;
-use super::places::{CELL_PATH, STARTUP};
+use super::places::STARTUP;
 use super::views::{CHANNEL, EXPOSURE, View, Views, WORKSPACE};
 use super::{Facts, HarnessDirectory, Role, Service, Warning, listed_paths, plural, warning};
-use crate::policy::{Channel, Entry, Layer, LockAccess, Mode, Policy};
+use crate::policy::{Channel, Entry, Layer, LockAccess, Mode, PATH, Policy};
 
 /// The warnings about files, view by view.
 pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Vec<Warning> {
@@ -79,7 +79,7 @@ fn cell_path(views: &Views, facts: &Facts) -> Vec<Warning> {
     let path = match environment.set.get("PATH") {
         Some(path) => path.into(),
         None if environment.pass.iter().any(|name| name == "PATH") => of_the_caller(),
-        None => CELL_PATH.into(),
+        None => PATH.into(),
     };
     let mut found: Vec<(PathBuf, &View)> = Vec::new();
     for place in std::env::split_paths(OsStr::new(&path)).filter(|place| place.is_absolute()) {

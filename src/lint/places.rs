@@ -92,6 +92,3 @@ pub(super) const GROUPS: [&str; 13] = [
     "shadow",
     "systemd-journal",
 ];
-
-/// `PATH` in a cell where no policy says.
-pub(super) const CELL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
-use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, Policy};
+use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy};
 pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
 pub use tree::{Hidden, Means, paths, to_list};
@@ -405,7 +405,7 @@ fn own_filter(policy: &Policy, host: &Host) -> Result<Option<Step>, Error> {
 /// Five variables, then what the policy passes on, then what it sets.
 fn environment(policy: &Policy, request: &Request) -> BTreeMap<OsString, OsString> {
     let mut environment: BTreeMap<OsString, OsString> = [
-        ("PATH", "/usr/local/bin:/usr/bin:/bin".as_ref()),
+        ("PATH", PATH.as_ref()),
         ("HOME", policy.cell.home.as_os_str()),
         ("TMPDIR", "/tmp".as_ref()),
         ("LANG", "C.UTF-8".as_ref()),

@@ -264,6 +264,9 @@ pub enum ProtectMissing {
     Overlay,
 }
 
+/// `PATH` of the provider where no policy says.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// What is protected where no policy says: what a shell, a version control
 /// system, an editor or an agent outside of the cell runs by itself.
 pub const PROTECT: [&str; 12] = [
