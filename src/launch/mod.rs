@@ -170,7 +170,7 @@ fn launch(
         let outcome = match failed.map(|(_, error)| error).or(ended.refused.clone()) {
             Some(error) => {
                 let outcome = Outcome::failed(error, ended.wall);
-                let is_leak = told.lines.as_deref().is_some_and(|lines| verify::leak(lines).is_some());
+                let is_leak = told.lines.iter().flatten().any(|line| line.is_wrong(false));
                 let class = if is_leak { Class::LeakFound } else { outcome.class };
                 Outcome { class, usage: ended.usage(), ..outcome }
             }

@@ -9,7 +9,7 @@ mod protect;
 mod scope;
 mod steps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -145,10 +145,11 @@ impl Content {
 const TMPFS: &str = "tmpfs";
 
 /// The host paths that must be looked up before the tree can be planned: every
-/// source, and every mount point that lies in a view of the host.
-pub fn paths(policy: &Policy) -> Vec<PathBuf> {
+/// source, and every mount point that lies in a view of the host. Each once, as
+/// each is asked of the kernel.
+pub fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
     let views: Vec<(&Path, &Path)> = views(policy).collect();
-    let mut paths: Vec<PathBuf> = views.iter().map(|(source, _)| source.to_path_buf()).collect();
+    let mut paths: BTreeSet<PathBuf> = views.iter().map(|(source, _)| source.to_path_buf()).collect();
     let places = views.iter().map(|(_, place)| *place);
     let places = places.chain(policy.filesystem.tmpfs.iter().map(|tmpfs| tmpfs.path.as_path()));
     for place in places {
@@ -156,7 +157,7 @@ pub fn paths(policy: &Policy) -> Vec<PathBuf> {
         let nearest = below.max_by_key(|(_, view)| view.components().count());
         let Some((source, view)) = nearest else {
             // It may lie in a view of the system, which shows the host's own path.
-            paths.push(place.to_owned());
+            paths.insert(place.to_owned());
             continue;
         };
         let within = place.ancestors().take_while(|above| above != view);
