@@ -928,7 +928,8 @@ fn an_overlay_leaves_nothing_behind_however_the_run_ends() {
     let Some(desk) = Desk::new("protect_missing = \"overlay\"") else { return };
     let before = listing(&desk);
     for by_root in starts() {
-        for victim in ["nobody", "provider", "init", "launcher"] {
+        // What the first leaves, the second takes over and removes.
+        for victim in ["launcher", "nobody", "provider", "init"] {
             desk.clear();
             let mut launch = desk.launch(by_root, &[], "echo kept > file; read wait");
             let launch = launch.stdin(Stdio::piped()).stderr(Stdio::null());
