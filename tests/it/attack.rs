@@ -17,6 +17,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+use crate::skip;
 use crate::user::{self, User};
 
 /// How often a launch races with a thread that swaps what it looks at.
@@ -487,8 +488,8 @@ fn a_provider_too_large_to_hash_keeps_no_launcher_busy() {
 
 #[test]
 fn root_follows_no_planted_link_to_a_report() {
-    if !user::is_root() {
-        return println!("skipped: not started by root");
+    if !skip::has_root() {
+        return;
     }
     let Some(user) = User::new() else { return };
     let roots = user.path("roots");

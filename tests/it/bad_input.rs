@@ -6,7 +6,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
-use crate::site::{Site, is_root, stderr};
+use crate::site::{Site, stderr};
+use crate::skip;
 
 /// One mistake. `{s}` stands for the site in every text.
 struct Mistake {
@@ -543,8 +544,8 @@ fn a_command_line_that_cannot_be_read_says_what_was_meant() {
 
 #[test]
 fn root_must_name_an_ordinary_user() {
-    if !is_root() {
-        return println!("skipped: not started by root");
+    if !skip::has_root() {
+        return;
     }
     let Some(site) = Site::new() else { return };
     let own = site.directory("own");

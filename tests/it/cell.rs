@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 
 use cellblock::demo::fixture::{Fixture, Owner};
 
+use crate::skip;
+
 /// The user that tests drop to when root starts them.
 const USER: Owner = Owner { uid: 54321, gid: 54321 };
 
@@ -40,14 +42,7 @@ impl Ground {
 
     fn has(&self, feature: &str) -> bool {
         let output = self.beside([self.probe.to_str().unwrap(), "can", feature]);
-        if output.status.success() {
-            return true;
-        }
-        let required = std::env::var("CELLBLOCK_TEST_REQUIRE").unwrap_or_default();
-        let why = String::from_utf8_lossy(&output.stderr);
-        assert!(!required.split(',').any(|name| name == feature), "this host has no {feature}: {why}");
-        println!("skipped: this host has no {feature}: {why}");
-        false
+        skip::has(feature, output.status.success())
     }
 
     /// The policy of the fixture's run.

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::cell::{self, Ground, text};
+use crate::skip;
 
 /// Real programs at real work: a name, the programs it takes, and a script that
 /// says the same whenever it is run.
@@ -207,9 +208,7 @@ fn real_programs_say_the_same_inside_and_outside() {
     let Some(ground) = Ground::new() else { return };
     let mut wrong = Vec::new();
     for (name, programs, script) in PROGRAMS {
-        let here = |program: &&str| PATH.split(':').any(|dir| Path::new(dir).join(program).exists());
-        if !programs.iter().all(here) {
-            println!("skipped: {name}: this host has not all of {programs:?}");
+        if !skip::has_programs(programs) {
             continue;
         }
         let script = |place: &str| {
@@ -238,8 +237,7 @@ fn cargo_builds_and_tests_a_crate() {
     // The policy takes no path through a link, as rustup's names are.
     let sysroot = sysroot.canonicalize().expect("a toolchain").display().to_string();
     let reachable = ground.beside(["/bin/sh", "-c", &format!("{} --version", cargo.display())]);
-    if !reachable.status.success() {
-        println!("skipped: the ordinary user cannot reach {}", cargo.display());
+    if !skip::has("toolchain that the ordinary user can reach", reachable.status.success()) {
         return;
     }
     let script = |place: &str| {

@@ -12,6 +12,8 @@ use std::process::{Command, Output};
 
 use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, c_int, c_long, c_ulong, sock_filter};
 
+use crate::skip;
+
 /// As the launcher has it, so that the generated expressions can be included.
 struct Insn;
 
@@ -509,11 +511,6 @@ fn both(filter: &'static [sock_filter], words: &[&str]) -> [Output; 2] {
     })
 }
 
-fn installed(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(name).exists())
-}
-
 /// Programs and what they are to do; each prints something that is the same every time. Threads
 /// need clone3 to become clone; `stat`, `access` and directories use what is newest in libc.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -584,7 +581,7 @@ int main(void) { pthread_t t; pthread_create(&t, 0, f, 0); pthread_join(t, 0); p
 
 #[test]
 fn programs_do_not_notice() {
-    for (program, script) in PROGRAMS.iter().filter(|(program, _)| installed(program)) {
+    for (program, script) in PROGRAMS.iter().filter(|(program, _)| skip::has_programs(&[program])) {
         for filter in [PROVIDER, NESTED] {
             let [without, with] = both(filter, &["sh", "-c", script]);
             assert!(without.status.success() && !without.stdout.is_empty(), "{program}: {without:?}");
@@ -595,7 +592,7 @@ fn programs_do_not_notice() {
 
 #[test]
 fn debuggers_trace_their_own_children() {
-    if !installed("strace") {
+    if !skip::has_programs(&["strace"]) {
         return;
     }
     let words = ["strace", "-f", "-e", "trace=execve,openat", "sh", "-c", "cat /etc/hostname"];
@@ -634,7 +631,7 @@ fn bubblewrap_builds_its_sandbox_in_nested_alone() {
         "-c",
         "echo $$; ls /",
     ];
-    if !installed("bwrap") {
+    if !skip::has_programs(&["bwrap"]) {
         return;
     }
     let [without, with] = both(NESTED, &words);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::cell::{PROBE, text};
 use crate::instance::{Instance, VIEWS, View, are_absent};
+use crate::skip;
 use crate::snapshot::{changes, snapshot};
 use crate::user;
 
@@ -123,8 +124,8 @@ fn refused_an_overlay(instance: &Instance, launch: &Command) -> Command {
 #[test]
 fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
     const LAUNCHES: usize = 40;
-    if !user::is_root() {
-        return println!("skipped: root alone can mount what its user cannot take away");
+    if !skip::has_root() {
+        return;
     }
     let Some(instance) = Instance::new() else { return };
     let _live = instance.live("B", View::ReadOnly);
@@ -169,8 +170,8 @@ fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
 
 #[test]
 fn where_overlay_is_refused_the_system_is_still_there() {
-    if !user::is_root() {
-        return println!("skipped: root alone can mount what its user cannot take away");
+    if !skip::has_root() {
+        return;
     }
     let Some(instance) = Instance::new() else { return };
     let words = ["run", "--hide", "/usr/share/doc", "--hide", "/usr/local", "--", "sh", "-c"];

@@ -29,7 +29,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::site::{Site, is_root};
+use crate::site::Site;
+use crate::skip;
 
 const ERRNOS: [Errno; 5] = [Errno::EPERM, Errno::EACCES, Errno::ENOSYS, Errno::EINVAL, Errno::ENOSPC];
 
@@ -719,8 +720,8 @@ fn a_launch_with_hidden_paths_can_fail() {
 
 #[test]
 fn a_launch_by_root_can_fail() {
-    if !is_root() {
-        return println!("skipped: not started by root");
+    if !skip::has_root() {
+        return;
     }
     let scenario = || {
         let mut scenario = Scenario::new(&[])?;

@@ -12,6 +12,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::cell::{Ground, PROBE};
+use crate::skip;
 use crate::user;
 
 /// How the instance is seen, beside what is exposed of it.
@@ -43,7 +44,8 @@ pub struct Instance {
 impl Instance {
     /// Makes one, where the host has what a cell is made of.
     pub fn new() -> Option<Instance> {
-        let instance = Instance { ground: Ground::new()? };
+        let ground = Ground::new().filter(|_| skip::has_programs(&["python3"]))?;
+        let instance = Instance { ground };
         for directory in ["../chan", "../chan/A", "../chan/B", "public", "public/sub", "data/provider-traces"]
         {
             instance.directory(directory);

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use crate::cell::{Ground, PROBE, text};
+use crate::skip;
 
 #[test]
 fn no_capability_no_new_privilege_and_a_filter() {
@@ -201,8 +202,7 @@ fn the_terminal_is_the_cells_own() {
 
 #[test]
 fn root_becomes_another_user_and_gives_up_its_groups() {
-    if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: root alone can do this");
+    if !skip::has_root() {
         return;
     }
     let Some(ground) = Ground::new() else { return };
@@ -217,8 +217,7 @@ fn root_becomes_another_user_and_gives_up_its_groups() {
 
 #[test]
 fn root_needs_to_be_told_whom_to_become() {
-    if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: root alone can do this");
+    if !skip::has_root() {
         return;
     }
     let Some(ground) = Ground::new() else { return };

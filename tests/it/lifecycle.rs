@@ -7,7 +7,6 @@ use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::skip;
 use crate::user::{self, User, end, eventually, text};
 
 /// How often the launcher is killed at a random instant.
@@ -587,7 +587,7 @@ for name, call in [('scheduler', lambda: os.sched_setscheduler(1, os.SCHED_IDLE,
 os.setpriority(os.PRIO_PROCESS, 0, 5)
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 print('its own')";
-    if !user::has("programs", Path::new("/usr/bin/python3").exists()) {
+    if !skip::has_programs(&["python3"]) {
         return;
     }
     let said = text(&user.cell(&[], &["/usr/bin/python3", "-c", tries]).output().expect("a launch"));
@@ -674,7 +674,7 @@ fn nothing_of_the_caller_rides_in() {
 fn no_key_of_the_callers_session_rides_in() {
     let Some(user) = User::new() else { return };
     let python = "/usr/bin/python3";
-    if !user::has("programs", fs::exists(python).unwrap_or(false)) {
+    if !skip::has_programs(&["python3"]) {
         return;
     }
     let search = format!(

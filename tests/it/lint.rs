@@ -13,7 +13,8 @@ use cellblock::cli::{self, CellOptions, PolicyCommand};
 use cellblock::lint::{Facts, HarnessDirectory, Listener, Role, Service, Socket, Warning, lint};
 use cellblock::policy::{Policy, load::load};
 
-use super::site::{Site, is_root, stderr};
+use super::site::{Site, stderr};
+use super::user::is_root;
 
 fn options(words: &[&str]) -> CellOptions {
     let start = ["cellblock", "policy", "check"];

@@ -27,6 +27,7 @@ mod report;
 mod runner_instance;
 mod scope;
 mod site;
+mod skip;
 mod snapshot;
 mod terminal;
 mod undermine;

@@ -17,7 +17,8 @@ use cellblock::sys::fd::Identity;
 use cellblock::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use proptest::prelude::*;
 
-use crate::site::{Site, has, stderr};
+use crate::site::{Site, stderr};
+use crate::skip;
 
 /// A policy that asks for nothing.
 fn nothing() -> Policy {
@@ -229,8 +230,7 @@ fn a_cell_that_lacks_layers() {
 #[test]
 fn planning_changes_nothing() {
     let Some(site) = Site::new() else { return };
-    let strace = site.beside("strace", &["--version"]).is_ok();
-    if !has("strace", strace) {
+    if !skip::has_programs(&["strace"]) {
         return;
     }
     site.directory("own");

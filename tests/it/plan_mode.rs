@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::skip;
 use crate::user::{self, User, text};
 
 /// Where programs keep what logs them in, below a home.
@@ -178,7 +179,7 @@ for name in sys.argv[1:] or writes:
 #[test]
 fn every_write_to_the_workspace_is_erofs() {
     let Some(desk) = Desk::new() else { return };
-    if !user::has("programs", Path::new("/usr/bin/python3").exists()) {
+    if !skip::has_programs(&["python3"]) {
         return;
     }
     desk.user.directory("work/empty");

@@ -2,9 +2,10 @@
 //! byte for byte.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::skip;
 use crate::user::{self, User, text};
 
 /// What every program here has in its environment, inside and out; the cell's
@@ -50,12 +51,7 @@ impl Work {
     }
 
     fn has_programs(&self) -> bool {
-        let missing: Vec<_> = self.needs.iter().filter(|name| find(name).is_none()).collect();
-        let found = missing.is_empty();
-        if !found {
-            println!("not found: {missing:?}");
-        }
-        user::has("programs", found)
+        skip::has_programs(self.needs)
     }
 
     /// The words that do the work as it is.
@@ -97,12 +93,6 @@ impl Work {
 /// What a program that succeeded has said, warnings too.
 fn said(output: &Output) -> String {
     text(output) + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Where a program is on the search path of both sides.
-fn find(program: &str) -> Option<PathBuf> {
-    let (_, path) = ENVIRONMENT[0];
-    path.split(':').map(|directory| Path::new(directory).join(program)).find(|path| path.exists())
 }
 
 #[test]
@@ -380,7 +370,7 @@ fn cargo_builds_and_tests_a_crate() {
         !user::is_root() || mounts.is_ok_and(|status| status.success())
     };
     let found = Path::new(&sysroot).join("bin/cargo").exists() && may_mount();
-    if !user::has("programs", found) || !work.has_programs() {
+    if !skip::has("toolchain that a mount can show", found) || !work.has_programs() {
         return;
     }
     // root's home is closed to the user: there, a mount of the test's own shows

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::skip;
 use crate::user::{self, User, end, eventually, text};
 
 /// A workspace of the user's, and a policy that makes it the cell's.
@@ -100,7 +101,7 @@ fn starts() -> Vec<bool> {
 }
 
 fn has_python() -> bool {
-    user::has("programs", Path::new("/usr/bin/python3").exists())
+    skip::has_programs(&["python3"])
 }
 
 /// What stands in the workspace before, what the run does, what is swept then,
@@ -514,8 +515,8 @@ fn a_workspace_that_was_replaced_is_left_alone_and_told() {
 #[test]
 fn what_cannot_be_removed_is_told_and_the_rest_is_removed() {
     let Some(desk) = Desk::new("") else { return };
-    if !user::is_root() {
-        return println!("skipped: only root can make what the user cannot remove");
+    if !skip::has_root() {
+        return;
     }
     for by_root in starts() {
         desk.clear();
@@ -541,8 +542,8 @@ fn what_cannot_be_removed_is_told_and_the_rest_is_removed() {
 #[test]
 fn what_the_host_has_mounted_is_not_entered() {
     let Some(desk) = Desk::new("") else { return };
-    if !user::is_root() {
-        return println!("skipped: only root can mount");
+    if !skip::has_root() {
+        return;
     }
     desk.host("mkdir -p mine/m");
     let report = desk.user.path("reports/r").display().to_string();
@@ -566,7 +567,7 @@ fn what_the_host_has_mounted_is_not_entered() {
 fn nobody_leads_the_sweep_out_of_the_tree() {
     let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
     let Some(desk) = Desk::new(&format!("protect = {names:?}")) else { return };
-    if !user::has("strace", Path::new("/usr/bin/strace").exists()) {
+    if !skip::has_programs(&["strace"]) {
         return;
     }
     let kept: Vec<String> = (0..20).map(|number| format!("precious/{number}/file")).collect();
@@ -692,7 +693,7 @@ const LOOK: &str = "stat -c '%n %i %a %u %s %y %z %h' .git .git/hooks .git/hooks
 fn what_existed_cannot_be_changed_or_moved() {
     for more in ["", "protect_missing = \"overlay\""] {
         let Some(desk) = Desk::new(&format!("{KEYS}\n{more}")) else { return };
-        if !has_python() {
+        if !skip::has_programs(&["git", "python3"]) {
             return;
         }
         let mut names = Vec::new();
@@ -731,6 +732,9 @@ fn what_existed_cannot_be_changed_or_moved() {
 
 #[test]
 fn beside_what_is_protected_everything_can_be_written() {
+    if !skip::has_programs(&["git"]) {
+        return;
+    }
     for more in ["", "protect_missing = \"overlay\""] {
         let Some(desk) = Desk::new(&format!("{KEYS}\n{more}")) else { return };
         for by_root in starts() {
@@ -773,7 +777,7 @@ const GIT: &str = r#"
 
 #[test]
 fn git_does_its_ordinary_work() {
-    if !user::has("programs", Path::new("/usr/bin/git").exists()) {
+    if !skip::has_programs(&["git"]) {
         return;
     }
     for more in ["", "protect_missing = \"overlay\""] {
@@ -805,7 +809,7 @@ fn git_does_its_ordinary_work() {
 
 #[test]
 fn git_does_its_ordinary_work_in_a_worktree() {
-    if !user::has("programs", Path::new("/usr/bin/git").exists()) {
+    if !skip::has_programs(&["git"]) {
         return;
     }
     let Some(desk) = Desk::new("") else { return };

@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
-use crate::site::{Site, has, stderr};
+use crate::site::{Site, stderr};
+use crate::skip;
 
 /// The first launch's session, agent, run and trace; the second's are named alike.
 const OWN: &str = "a1";
@@ -65,8 +66,7 @@ impl Instance {
         let site = Site::new()?;
         let root = site.directory("instance");
         let words = ["-c", BUILD, "sh", root.to_str().unwrap()];
-        let there = site.beside("/usr/bin/sqlite3", &["-version"]).is_ok();
-        if !has("sqlite3", there) {
+        if !skip::has_programs(&["sqlite3"]) {
             return None;
         }
         let built = site.beside("sh", &[&words[..], ids].concat()).unwrap();

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::cell::{Finding, PROBE, text};
 use crate::escape::VISIBLE;
 use crate::instance::{HIDDEN, Instance, VIEWS, View, are_absent, other};
+use crate::skip;
 use crate::user;
 
 fn findings(output: &Output) -> BTreeMap<String, Finding> {
@@ -176,8 +176,8 @@ fn a_run_sees_and_keeps_what_is_its_own() {
 #[test]
 fn each_run_works_on_its_own_database_while_the_other_does() {
     let Some(instance) = Instance::new() else { return };
-    if !Path::new("/usr/bin/python3").exists() {
-        return println!("skipped: no python3 in /usr");
+    if !skip::has_programs(&["python3"]) {
+        return;
     }
     let script = "import sqlite3, sys, time\n\
         db = sqlite3.connect(sys.argv[1], timeout=20)\n\

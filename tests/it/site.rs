@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use cellblock::host::Ids;
-use nix::unistd::{Uid, getegid, geteuid};
+use nix::unistd::{getegid, geteuid};
 use tempfile::TempDir;
+
+use crate::skip;
+use crate::user::is_root;
 
 /// The id that tests drop to when root starts them.
 const USER: u32 = 54321;
@@ -19,22 +22,6 @@ pub struct Site {
     dir: TempDir,
     /// Who the launcher runs as.
     pub ids: Ids,
-}
-
-/// Whether root has started the tests.
-pub fn is_root() -> bool {
-    Uid::effective().is_root()
-}
-
-/// What a host must have for a test. Where it has not, a line says that the
-/// test is skipped, or `CELLBLOCK_TEST_REQUIRE` makes that a failure.
-pub fn has(feature: &str, there: bool) -> bool {
-    let required = std::env::var("CELLBLOCK_TEST_REQUIRE").unwrap_or_default();
-    assert!(there || required.split(',').all(|name| name != feature), "this host has no {feature}");
-    if !there {
-        println!("skipped: this host has no {feature}");
-    }
-    there
 }
 
 impl Site {
@@ -61,7 +48,7 @@ impl Site {
         let userns = site.beside("/usr/bin/unshare", &["--user", "true"]);
         let userns = userns.is_ok_and(|output| output.status.success());
         let landlock = cellblock::sys::landlock::abi() > 0;
-        (has("userns", userns) && has("landlock", landlock)).then_some(site)
+        (skip::has("userns", userns) && skip::has("landlock", landlock)).then_some(site)
     }
 
     /// The directory.

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
 use nix::unistd::Pid;
 
+use crate::skip;
 use crate::user::{self, PATIENCE, User, end, eventually};
 
 /// Ctrl-C, Ctrl-D and Ctrl-Z, as a keyboard sends them.
@@ -327,7 +328,7 @@ fn nothing_can_be_typed_into_the_callers_terminal() {
     let push = "for my $to (\"/dev/tty\", \"/dev/stdin\") { open(my $tty, \"+<\", $to) or next; \
                 ioctl($tty, 0x5412, $_) for split //, \"echo pwn\" . \"ed\\n\" }; print \"push\", \"ed\\n\"";
     let script = user.file("push.pl", push);
-    if !user::has("programs", std::fs::exists("/usr/bin/perl").unwrap_or(false)) {
+    if !skip::has_programs(&["perl"]) {
         return;
     }
     for without in ["", "--without seccomp", "--without landlock"] {
@@ -448,8 +449,7 @@ fn a_provider_that_outlives_its_terminal_costs_the_launcher_nothing() {
 
 #[test]
 fn a_terminal_of_another_user_is_relayed_and_the_time_is_kept() {
-    if !user::is_root() {
-        println!("skipped: root alone has another user's terminal");
+    if !skip::has_root() {
         return;
     }
     let Some(user) = User::new() else { return };

@@ -3,14 +3,14 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::user::{self, User, eventually, text};
+use crate::skip;
+use crate::user::{User, eventually, text};
 
 fn has_python() -> bool {
-    user::has("programs", Path::new("/usr/bin/python3").exists())
+    skip::has_programs(&["python3"])
 }
 
 fn said(output: &Output) -> String {
@@ -227,7 +227,7 @@ for name in range(6000): os.makedirs(f"{name}/a/b/c")
 
 #[test]
 fn a_work_directory_of_another_users_is_refused() {
-    let Some(user) = User::new().filter(|_| user::has("root", user::is_root())) else { return };
+    let Some(user) = User::new().filter(|_| skip::has_root()) else { return };
     policy(&user, "");
     let work = user.directory(".work.cellblock-work");
     let options = ["--policy", &text_of(&user, "protect_missing = \"overlay\"")];

@@ -15,6 +15,8 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::unistd::{Uid, getegid, geteuid};
 use tempfile::TempDir;
 
+use crate::skip;
+
 /// The user and group that root drops to: root proves nothing about what an
 /// ordinary user can do.
 const ID: u32 = 54321;
@@ -49,7 +51,7 @@ impl User {
         user.own(&program);
         let made = user.command("unshare").args(["--user", "--map-current-user", "true"]).status();
         let has_namespaces = made.is_ok_and(|status| status.success());
-        (has("userns", has_namespaces) && has("landlock", cellblock::sys::landlock::abi() > 0))
+        (skip::has("userns", has_namespaces) && skip::has("landlock", cellblock::sys::landlock::abi() > 0))
             .then_some(user)
     }
 
@@ -140,17 +142,6 @@ pub fn keep(command: &mut Command, fd: OwnedFd) {
 /// Whether these tests were started by root.
 pub fn is_root() -> bool {
     Uid::effective().is_root()
-}
-
-/// Says that a test is skipped for want of `feature`; a failure where
-/// `CELLBLOCK_TEST_REQUIRE` names it.
-pub fn has(feature: &str, found: bool) -> bool {
-    let required = std::env::var("CELLBLOCK_TEST_REQUIRE").unwrap_or_default();
-    assert!(found || required.split(',').all(|name| name != feature), "this host has no {feature}");
-    if !found {
-        println!("skipped: this host has no {feature}");
-    }
-    found
 }
 
 /// Waits for a child to end, but not for ever.
