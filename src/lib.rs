@@ -37,6 +37,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
 
@@ -118,8 +119,13 @@ fn run_cell(options: RunOptions) -> u8 {
     match &outcome.error {
         Some(error) => drop(fail(error)),
         None if outcome.class == outcome::Class::TimedOut => {
-            let after = humantime::format_duration(std::time::Duration::from_secs(outcome.wall.as_secs()));
-            say(&format!("the time was up; ended after {after}"));
+            // Below a second the milliseconds count.
+            let whole = if outcome.wall.as_secs() == 0 {
+                outcome.wall
+            } else {
+                Duration::from_secs(outcome.wall.as_secs())
+            };
+            say(&format!("the time was up; ended after {}", policy::check::duration_text(whole)));
         }
         None => {}
     }

@@ -173,13 +173,77 @@ fn no_nul(text: &OsStr) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The units of a duration, largest first, in milliseconds.
+const DURATIONS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
 /// `90s`, `30m`, `1h30m`.
 ///
 /// # Errors
 ///
-/// Anything else, a number without a unit too.
+/// Anything else: a number without a unit, and units that are longer than a day
+/// or could be taken for another, such as `M`.
 pub fn duration(text: &str) -> Result<Duration, Problem> {
-    humantime::parse_duration(text).map_err(|_| Problem::BadDuration(text.to_owned()))
+    milliseconds(text).map(Duration::from_millis).ok_or_else(|| {
+        let (text, instead) = (text.to_owned(), duration_instead(text));
+        Problem::BadDuration { text, instead }
+    })
+}
+
+fn milliseconds(text: &str) -> Option<u64> {
+    let parts = numbers_with_units(text).filter(|parts| !parts.is_empty())?;
+    parts.into_iter().try_fold(0u64, |total, (number, unit)| {
+        let (_, each) = DURATIONS.iter().find(|(known, _)| *known == unit)?;
+        total.checked_add(number.checked_mul(*each)?)
+    })
+}
+
+/// `1h 30m` as its numbers, each with the word behind it.
+fn numbers_with_units(text: &str) -> Option<Vec<(u64, &str)>> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        let behind = behind.trim_start();
+        let (unit, behind) =
+            behind.split_at(behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len()));
+        parts.push((number.parse().ok()?, unit));
+        rest = behind.trim_start();
+    }
+    Some(parts)
+}
+
+/// What was meant by other words for the units.
+fn duration_instead(text: &str) -> Option<String> {
+    let known = |(number, unit): (u64, &str)| {
+        let in_days = |days: u64| Some(format!("{}d", number.checked_mul(days)?));
+        match unit.to_ascii_lowercase().as_str() {
+            "ms" | "msec" | "millis" | "milliseconds" => Some(format!("{number}ms")),
+            "" | "s" | "sec" | "secs" | "second" | "seconds" => Some(format!("{number}s")),
+            "m" | "min" | "mins" | "minute" | "minutes" => Some(format!("{number}m")),
+            "h" | "hr" | "hrs" | "hour" | "hours" => Some(format!("{number}h")),
+            "d" | "day" | "days" => in_days(1),
+            "w" | "week" | "weeks" => in_days(7),
+            "month" | "months" => in_days(30),
+            "y" | "yr" | "year" | "years" => in_days(365),
+            _ => None,
+        }
+    };
+    let instead: Option<String> = numbers_with_units(text)?.into_iter().map(known).collect();
+    instead.filter(|instead| milliseconds(instead).is_some())
+}
+
+/// `duration` as [`duration()`] reads it.
+pub fn duration_text(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut text = String::new();
+    for (unit, milliseconds) in DURATIONS {
+        if rest >= milliseconds {
+            text += &format!("{}{unit}", rest / milliseconds);
+            rest %= milliseconds;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 /// A [`duration`] after which a run is ended.
@@ -189,7 +253,7 @@ pub fn duration(text: &str) -> Result<Duration, Problem> {
 /// No duration, or one of zero.
 pub fn timeout(text: &str) -> Result<Duration, Problem> {
     match duration(text)? {
-        Duration::ZERO => Err(Problem::BadDuration(text.to_owned())),
+        Duration::ZERO => Err(Problem::BadDuration { text: text.to_owned(), instead: None }),
         duration => Ok(duration),
     }
 }
@@ -203,17 +267,29 @@ const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 ///
 /// No size, zero, or more than a `u64` holds.
 pub fn size(text: &str) -> Result<u64, Problem> {
+    bytes(text).ok_or_else(|| {
+        let (text, instead) = (text.to_owned(), size_instead(text));
+        Problem::BadSize { text, instead }
+    })
+}
+
+fn bytes(text: &str) -> Option<u64> {
     let unit = UNITS.iter().find_map(|(unit, shift)| {
         let digits = text.strip_suffix(*unit)?;
         Some((digits, *shift))
     });
     let (digits, shift) = unit.unwrap_or((text, 0));
-    let number = digits.parse::<u64>().ok();
-    number
-        .filter(|_| !digits.starts_with('+'))
-        .and_then(|number| number.checked_mul(1 << shift))
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| Problem::BadSize(text.to_owned()))
+    let number = digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+'));
+    number.and_then(|number| number.checked_mul(1 << shift)).filter(|bytes| *bytes > 0)
+}
+
+/// What was meant by other words for the units.
+fn size_instead(text: &str) -> Option<String> {
+    let [(number, unit)] = numbers_with_units(text)?[..] else { return None };
+    let unit = unit.to_ascii_uppercase();
+    let unit = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit);
+    let instead = format!("{number}{unit}");
+    bytes(&instead).map(|_| instead)
 }
 
 /// `bytes` as [`size`] reads it.
@@ -246,10 +322,43 @@ mod tests {
             assert_eq!(duration(text).ok(), Some(Duration::from_secs(seconds)));
         }
         assert_eq!(duration("0s").ok(), Some(Duration::ZERO));
-        for text in ["", "10", "m", "-1s", "soon", "99999999999999999999h"] {
+        for text in ["", "10", "m", "-1s", "soon", "1.5h", "99999999999999999999h", "9999999999999999d"] {
             assert!(duration(text).is_err(), "{text}");
         }
         assert!(timeout("0s").is_err());
+    }
+
+    #[test]
+    fn a_unit_that_could_mean_another_is_refused_with_the_fix() {
+        for (text, instead) in [
+            ("30M", "30m"),
+            ("30", "30s"),
+            ("1y", "365d"),
+            ("2 months", "60d"),
+            ("1H 30 min", "1h30m"),
+            ("3weeks", "21d"),
+        ] {
+            let told = match duration(text) {
+                Err(Problem::BadDuration { instead, .. }) => instead,
+                other => panic!("{text}: {other:?}"),
+            };
+            assert_eq!(told.as_deref(), Some(instead), "{text}");
+        }
+        for (text, instead) in [("512m", "512M"), ("512MB", "512M"), ("4 GiB", "4G"), ("1MM", ""), ("0k", "")]
+        {
+            let told = match size(text) {
+                Err(Problem::BadSize { instead, .. }) => instead.unwrap_or_default(),
+                other => panic!("{text}: {other:?}"),
+            };
+            assert_eq!(told, instead, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_comes_back() {
+        for text in ["0s", "1ms", "1s500ms", "1h30m", "400d", "1d2h3m4s5ms"] {
+            assert_eq!(duration_text(duration(text).unwrap()), text);
+        }
     }
 
     #[test]

@@ -107,10 +107,10 @@ pub enum Problem {
     BadHostname(String),
     #[error("`{0}` cannot name an environment variable")]
     BadEnvironmentName(String),
-    #[error("`{0}` is no duration")]
-    BadDuration(String),
-    #[error("`{0}` is no size")]
-    BadSize(String),
+    #[error("`{text}` is no duration")]
+    BadDuration { text: String, instead: Option<String> },
+    #[error("`{text}` is no size")]
+    BadSize { text: String, instead: Option<String> },
     #[error("Landlock ABI 0 does not exist")]
     NoLandlockAbi,
     #[error("the layer {0} cannot be turned off by itself")]
@@ -227,8 +227,14 @@ impl PolicyError {
             }
             Problem::BadHostname(_) => "use up to 64 letters, digits, `-` and `.`",
             Problem::BadEnvironmentName(_) => "write KEY or KEY=VALUE; KEY holds no `=`",
-            Problem::BadDuration(_) => "write one like 90s, 30m or 1h30m, above zero",
-            Problem::BadSize(_) => "write bytes, or a number with K, M, G or T: 512M",
+            Problem::BadDuration { instead: Some(instead), .. } => {
+                return Some(format!("write {instead}; the units are d, h, m, s and ms"));
+            }
+            Problem::BadDuration { instead: None, .. } => "write one like 90s, 30m or 1h30m, above zero",
+            Problem::BadSize { instead: Some(instead), .. } => {
+                return Some(format!("write {instead}; the units are K, M, G and T, of 1024 each"));
+            }
+            Problem::BadSize { instead: None, .. } => "write bytes, or a number with K, M, G or T: 512M",
             Problem::NoLandlockAbi => {
                 "write 1 or more; for hosts without Landlock, allow_missing = [\"landlock\"]"
             }

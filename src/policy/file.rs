@@ -260,21 +260,26 @@ pub struct RequireTable {
     pub without: Vec<At<Layer>>,
 }
 
+// Each takes its table apart, so that a key which is added and forgotten here does
+// not compile: what `is_empty` overlooks is not shown.
 impl RunTable {
     fn is_empty(&self) -> bool {
-        self.hide.is_empty() && self.expose.is_empty() && self.create.is_empty()
+        let RunTable { hide, expose, create } = self;
+        hide.is_empty() && expose.is_empty() && create.is_empty()
     }
 }
 
 impl EnvironmentTable {
     fn is_empty(&self) -> bool {
-        self.pass.is_empty() && self.set.is_empty()
+        let EnvironmentTable { pass, set } = self;
+        pass.is_empty() && set.is_empty()
     }
 }
 
 impl SeccompTable {
     fn is_empty(&self) -> bool {
-        self.filter.is_none()
+        let SeccompTable { filter, file } = self;
+        filter.is_none() && file.is_none()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A resolved policy in the words of a policy file.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -9,7 +10,10 @@ use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
     NetworkTable, PathOr, RequireTable, RunTable, SeccompTable, TmpfsTable, WorkspaceTable,
 };
-use super::{Bind, Channel, Entry, Expose, Origin, Policy, Protect, Tmpfs, Workspace, check, vars};
+use super::{
+    Bind, Cell, Channel, Entry, Environment, Expose, Filesystem, Network, Origin, Policy, Protect, Require,
+    RunScope, Seccomp, Tmpfs, Workspace, check, vars,
+};
 
 /// The policy as TOML that loads to the same policy again.
 ///
@@ -41,117 +45,134 @@ fn unescape(value: &mut Value) {
     }
 }
 
-/// The policy file; in its strings each dollar is doubled.
+/// The policy file; in its strings each dollar is doubled. Everything is taken
+/// apart on the way, so that a key which is forgotten does not compile.
 fn file(policy: &Policy) -> Result<File, PolicyError> {
     let Policy { mode, cell, filesystem, run, channel, workspace, environment, network, seccomp, require } =
         policy;
-    let duration = |time| At::from(humantime::format_duration(time).to_string());
-    let workdir = cell.workdir.as_ref();
-    let workdir = workdir.map(|path| text(path, &"--chdir".into()));
+    let Network { mode: network } = network;
+    let Require { landlock, allow_missing, without } = require;
     Ok(File {
         version: 1,
         extends: Vec::new(),
         mode: Some(*mode),
-        cell: CellTable {
-            hostname: Some(cell.hostname.clone().into()),
-            workdir: workdir.transpose()?.map(At::from),
-            home: Some(text(&cell.home, &"cell.home".into())?.into()),
-            timeout: cell.timeout.map(duration),
-            timeout_grace: Some(duration(cell.timeout_grace)),
-        },
-        filesystem: FilesystemTable {
-            system: Some(filesystem.system),
-            ro_bind: each(&filesystem.ro_bind, bind)?,
-            bind: each(&filesystem.bind, bind)?,
-            tmpfs: each(&filesystem.tmpfs, tmpfs)?,
-        },
-        run: RunTable {
-            hide: each(&run.hide, entry)?,
-            expose: each(&run.expose, expose)?,
-            create: each(&run.create, entry)?,
-        },
+        cell: cell_table(cell)?,
+        filesystem: filesystem_table(filesystem)?,
+        run: run_table(run)?,
         channel: channel.as_ref().map(channel_table).transpose()?.map(At::from),
         workspace: workspace.as_ref().map(workspace_table).transpose()?.map(At::from),
-        environment: EnvironmentTable {
-            pass: environment.pass.iter().map(|name| vars::escape(name).into()).collect(),
-            set: environment
-                .set
-                .iter()
-                .map(|(name, value)| (name.clone(), vars::escape(value).into()))
-                .collect(),
-        },
-        network: NetworkTable { mode: Some(network.mode) },
-        seccomp: SeccompTable {
-            filter: seccomp.filter.as_deref().map(|name| vars::escape(name).into()),
-            file: seccomp
-                .file
-                .as_ref()
-                .map(|file| text(&file.path, &file.origin))
-                .transpose()?
-                .map(Into::into),
-        },
+        environment: environment_table(environment),
+        network: NetworkTable { mode: Some(*network) },
+        seccomp: seccomp_table(seccomp)?,
         require: RequireTable {
-            landlock: Some(require.landlock.into()),
-            allow_missing: require.allow_missing.clone(),
-            without: require.without.iter().copied().map(At::from).collect(),
+            landlock: Some((*landlock).into()),
+            allow_missing: allow_missing.clone(),
+            without: without.iter().copied().map(At::from).collect(),
         },
+    })
+}
+
+fn cell_table(cell: &Cell) -> Result<CellTable, PolicyError> {
+    let Cell { hostname, workdir, home, timeout, timeout_grace } = cell;
+    let duration = |time: &Duration| At::from(check::duration_text(*time));
+    let workdir = workdir.as_ref().map(|path| text(path, &"--chdir".into()));
+    Ok(CellTable {
+        hostname: Some(hostname.clone().into()),
+        workdir: workdir.transpose()?.map(At::from),
+        home: Some(text(home, &"cell.home".into())?.into()),
+        timeout: timeout.as_ref().map(duration),
+        timeout_grace: Some(duration(timeout_grace)),
+    })
+}
+
+fn filesystem_table(filesystem: &Filesystem) -> Result<FilesystemTable, PolicyError> {
+    let Filesystem { system, ro_bind, bind: writable, tmpfs: fresh } = filesystem;
+    Ok(FilesystemTable {
+        system: Some(*system),
+        ro_bind: each(ro_bind, bind)?,
+        bind: each(writable, bind)?,
+        tmpfs: each(fresh, tmpfs)?,
+    })
+}
+
+fn run_table(run: &RunScope) -> Result<RunTable, PolicyError> {
+    let RunScope { hide, expose: exposed, create } = run;
+    Ok(RunTable { hide: each(hide, entry)?, expose: each(exposed, expose)?, create: each(create, entry)? })
+}
+
+fn environment_table(environment: &Environment) -> EnvironmentTable {
+    let Environment { pass, set } = environment;
+    EnvironmentTable {
+        pass: pass.iter().map(|name| vars::escape(name).into()).collect(),
+        set: set.iter().map(|(name, value)| (name.clone(), vars::escape(value).into())).collect(),
+    }
+}
+
+fn seccomp_table(seccomp: &Seccomp) -> Result<SeccompTable, PolicyError> {
+    let Seccomp { filter, file } = seccomp;
+    Ok(SeccompTable {
+        filter: filter.as_deref().map(|name| vars::escape(name).into()),
+        file: file.as_ref().map(entry).transpose()?.map(At::from),
     })
 }
 
 fn bind(bind: &Bind) -> Result<PathOr<BindTable>, PolicyError> {
-    let src = text(&bind.src, &bind.origin)?;
-    if bind.src == bind.dest && !bind.optional && !bind.overlay && !src.contains(':') {
+    let Bind { src, dest, optional, overlay, origin } = bind;
+    let (optional, overlay, is_same) = (*optional, *overlay, src == dest);
+    let src = text(src, origin)?;
+    if is_same && !optional && !overlay && !src.contains(':') {
         return Ok(PathOr::Path(src));
     }
-    let dest = Some(text(&bind.dest, &bind.origin)?);
-    Ok(PathOr::Table(BindTable { src, dest, optional: bind.optional, overlay: bind.overlay }))
+    Ok(PathOr::Table(BindTable { src, dest: Some(text(dest, origin)?), optional, overlay }))
 }
 
 fn tmpfs(tmpfs: &Tmpfs) -> Result<PathOr<TmpfsTable>, PolicyError> {
-    let path = text(&tmpfs.path, &tmpfs.origin)?;
-    Ok(match tmpfs.size {
+    let Tmpfs { path, size, origin } = tmpfs;
+    let path = text(path, origin)?;
+    Ok(match size {
         None => PathOr::Path(path),
-        Some(size) => PathOr::Table(TmpfsTable { path, size: Some(check::size_text(size)) }),
+        Some(size) => PathOr::Table(TmpfsTable { path, size: Some(check::size_text(*size)) }),
     })
 }
 
 fn expose(expose: &Expose) -> Result<PathOr<ExposeTable>, PolicyError> {
-    Ok(PathOr::Table(ExposeTable {
-        path: text(&expose.path, &expose.origin)?,
-        kind: expose.kind,
-        create: expose.create,
-    }))
+    let Expose { path, kind, create, origin } = expose;
+    Ok(PathOr::Table(ExposeTable { path: text(path, origin)?, kind: *kind, create: *create }))
 }
 
 fn channel_table(channel: &Channel) -> Result<ChannelTable, PolicyError> {
+    let Channel { dir, fifo, lock, lock_access, read_only, execute, replaceable, origin } = channel;
     Ok(ChannelTable {
-        dir: Some(text(&channel.dir, &channel.origin)?.into()),
-        fifo: each(&channel.fifo, entry)?,
-        lock: each(&channel.lock, entry)?,
-        lock_access: Some(channel.lock_access),
-        read_only: each(&channel.read_only, entry)?,
-        execute: each(&channel.execute, entry)?,
-        replaceable: Some(channel.replaceable),
+        dir: Some(text(dir, origin)?.into()),
+        fifo: each(fifo, entry)?,
+        lock: each(lock, entry)?,
+        lock_access: Some(*lock_access),
+        read_only: each(read_only, entry)?,
+        execute: each(execute, entry)?,
+        replaceable: Some(*replaceable),
     })
 }
 
 fn workspace_table(workspace: &Workspace) -> Result<WorkspaceTable, PolicyError> {
+    let Workspace { dir, at, access, protect: protected, protect_missing, origin } = workspace;
     Ok(WorkspaceTable {
-        dir: Some(text(&workspace.dir, &workspace.origin)?.into()),
-        at: Some(text(&workspace.at, &workspace.origin)?.into()),
-        access: Some(workspace.access),
-        protect: Some(each(&workspace.protect, protect)?),
-        protect_missing: Some(workspace.protect_missing),
+        dir: Some(text(dir, origin)?.into()),
+        at: Some(text(at, origin)?.into()),
+        access: Some(*access),
+        protect: Some(each(protected, protect)?),
+        protect_missing: Some(*protect_missing),
     })
 }
 
 fn protect(protect: &Protect) -> Result<String, PolicyError> {
-    let end = if protect.is_directory { "/" } else { "" };
-    text(&protect.path, &protect.origin).map(|path| path + end)
+    let Protect { path, is_directory, origin } = protect;
+    let end = if *is_directory { "/" } else { "" };
+    text(path, origin).map(|path| path + end)
 }
 
 fn entry(entry: &Entry) -> Result<String, PolicyError> {
-    text(&entry.path, &entry.origin)
+    let Entry { path, origin } = entry;
+    text(path, origin)
 }
 
 fn each<T, R>(

@@ -226,7 +226,9 @@ const MISTAKES: &[Mistake] = &[
         &["cause: the cell has no such directory", "remedy: "],
     ),
     policy("--hostname a_b", "policy: --hostname: `a_b` is no host name", &["remedy: use up to 64 letters"]),
-    policy("--timeout 30", "policy: --timeout: `30` is no duration", &["remedy: write one like 90s"]),
+    policy("--timeout 30", "policy: --timeout: `30` is no duration", &["remedy: write 30s"]),
+    policy("--timeout 30M", "policy: --timeout: `30M` is no duration", &["remedy: write 30m"]),
+    policy("--timeout 1y", "policy: --timeout: `1y` is no duration", &["remedy: write 365d"]),
     policy(
         "--env =x",
         "policy: --env: `` cannot name an environment variable",

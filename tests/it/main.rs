@@ -26,6 +26,7 @@ mod protect;
 mod report;
 mod runner_instance;
 mod scope;
+mod shown;
 mod site;
 mod skip;
 mod snapshot;

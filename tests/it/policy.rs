@@ -17,20 +17,20 @@ use cellblock::policy::{
 use tempfile::TempDir;
 
 /// A directory with a policy in it, and flags.
-struct Case {
+pub(crate) struct Case {
     dir: TempDir,
     env: BTreeMap<String, OsString>,
 }
 
 impl Case {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let env = [("HOME", "/home/me"), ("TOKEN", "t0k")];
         let env = env.map(|(name, value)| (name.to_owned(), value.into()));
         Case { dir, env: env.into() }
     }
 
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> &Self {
+    pub(crate) fn file(&self, name: &str, text: impl AsRef<[u8]>) -> &Self {
         let path = self.dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -43,7 +43,7 @@ impl Case {
         path.to_str().unwrap().to_owned()
     }
 
-    fn load<S: AsRef<OsStr>>(&self, flags: &[S]) -> Result<Policy, PolicyError> {
+    pub(crate) fn load<S: AsRef<OsStr>>(&self, flags: &[S]) -> Result<Policy, PolicyError> {
         let env = |name: &str| self.env.get(name).cloned();
         load(&options(flags), &env, Path::new(&self.path()))
     }
@@ -74,7 +74,8 @@ fn flags(flags: &[&str]) -> Policy {
     Case::new().load(flags).unwrap()
 }
 
-const EVERYTHING: &str = r#"
+/// Every key.
+pub(crate) const EVERYTHING: &str = r#"
 version = 1
 mode = "nested"
 
@@ -92,6 +93,8 @@ bind = [{ src = "/srv/$$x", dest = "/x" }]
 tmpfs = ["/tmp", { path = "/var/tmp", size = "512M" }]
 
 [run]
+hide = ["/i/runs", "/i/traces"]
+create = ["/i/runs/r2/tmp"]
 expose = ["/i/runs/r2", { path = "/i/traces/r2.ndjson", kind = "file", create = true }]
 
 [channel]
@@ -107,6 +110,8 @@ replaceable = true
 dir = "/i/repo"
 at = "/src"
 access = "read-only"
+protect = [".git/hooks/", "$$x"]
+protect_missing = "overlay"
 
 [environment]
 pass = ["TERM"]
@@ -117,6 +122,7 @@ mode = "host"
 
 [seccomp]
 filter = "provider"
+file = "own.json"
 
 [require]
 landlock = 4
@@ -502,7 +508,14 @@ const REFUSED_FILES: &[(&str, &str, &str)] = &[
     ("version = 1\ncell.hostname = 'ä'", "p.toml:2: `ä` is no host name", "64 letters"),
     ("version = 1\ncell.workdir = 'x'", "p.toml:2: `x` is a path in the cell", ""),
     ("version = 1\ncell.home = '/'", "p.toml:2: `/` of the cell", ""),
-    ("version = 1\ncell.timeout = '10'", "p.toml:2: `10` is no duration", "90s"),
+    ("version = 1\ncell.timeout = '10'", "p.toml:2: `10` is no duration", "write 10s"),
+    ("version = 1\ncell.timeout = '30M'", "p.toml:2: `30M` is no duration", "write 30m"),
+    ("version = 1\ncell.timeout_grace = '2 months'", "p.toml:2: `2 months` is no duration", "write 60d"),
+    (
+        "version = 1\n[filesystem]\ntmpfs = [{ path = '/t', size = '512mb' }]",
+        "p.toml:3: `512mb` is no size",
+        "write 512M",
+    ),
     ("version = 1\ncell.timeout = '0s'", "p.toml:2: `0s` is no duration", "above zero"),
     ("version = 1\ncell.timeout_grace = 'soon'", "p.toml:2: `soon` is no duration", "90s"),
     ("version = 1\nenvironment.pass = ['A=b']", "p.toml:2: `A=b` cannot name", "KEY=VALUE"),
@@ -624,7 +637,7 @@ fn a_syntax_error_shows_the_line_and_the_value_of_no_variable() {
 }
 
 /// Origins are the one thing that a shown policy does not keep.
-fn without_origins(policy: &Policy) -> String {
+pub(crate) fn without_origins(policy: &Policy) -> String {
     let text = format!("{policy:#?}");
     let lines: Vec<&str> = text.lines().collect();
     let kept = lines.iter().enumerate().filter(|(n, _)| {
