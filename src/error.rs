@@ -1,6 +1,9 @@
 //! The error a user sees: stage, what failed, errno, cause and remedy.
 
-use std::fmt::{self, Write};
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::sys::Errno;
 
@@ -17,6 +20,10 @@ pub struct Error {
     pub cause: Option<String>,
     /// What to do about it.
     pub remedy: Option<String>,
+    /// What belongs to it and needs lines of its own: a line of a policy file.
+    pub detail: Vec<String>,
+    /// What else is wrong, where all of it is known at once.
+    pub also: Vec<Error>,
     /// 125, or 126 and 127 for a command that cannot be run.
     pub exit_code: u8,
     /// The name of the host's fault, which another machine may not have.
@@ -35,6 +42,8 @@ impl Error {
             errno: None,
             cause: None,
             remedy: None,
+            detail: Vec::new(),
+            also: Vec::new(),
             exit_code: SETUP_FAILED,
             fault: None,
         }
@@ -65,20 +74,80 @@ impl Error {
     }
 }
 
+impl Error {
+    /// One line each: what failed, its details, the cause, the remedy. No path,
+    /// name or value that stands in one can begin another.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let errno = self.errno.map(|errno| format!(": {errno:?} {}", errno.desc())).unwrap_or_default();
+        let what = printable(&format!("{}: {}{errno}", self.stage, self.what));
+        let detail = self.detail.iter().map(|line| format!("  {}", printable(line)));
+        let cause = self.cause.iter().map(|cause| printable(&format!("cause: {cause}")));
+        let remedy = self.remedy.iter().map(|remedy| printable(&format!("remedy: {remedy}")));
+        [what].into_iter().chain(detail).chain(cause).chain(remedy)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let f = &mut Printable(f);
-        write!(f, "{}: {}", self.stage, self.what)?;
-        if let Some(errno) = self.errno {
-            write!(f, ": {errno:?} {}", errno.desc())?;
+        let all = [self].into_iter().chain(&self.also);
+        let lines: Vec<String> = all.flat_map(Error::lines).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// An error as a machine reads it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Reason {
+    /// The part of the work.
+    pub stage: String,
+    /// What failed.
+    pub what: String,
+    /// The kernel's answer, by name.
+    pub errno: Option<String>,
+    /// The host's fault, by name.
+    pub fault: Option<String>,
+    /// Why.
+    pub cause: Option<String>,
+    /// What to do.
+    pub remedy: Option<String>,
+    /// What belongs to it and needs lines of its own: a line of a policy file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub detail: Vec<String>,
+    /// What else is wrong, where all of it is known at once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Reason>,
+}
+
+impl From<&Error> for Reason {
+    fn from(error: &Error) -> Reason {
+        Reason {
+            stage: error.stage.to_owned(),
+            what: error.what.clone(),
+            errno: error.errno.map(|errno| format!("{errno:?}")),
+            fault: error.fault.map(str::to_owned),
+            cause: error.cause.clone(),
+            remedy: error.remedy.clone(),
+            detail: error.detail.clone(),
+            also: error.also.iter().map(Reason::from).collect(),
         }
-        if let Some(cause) = &self.cause {
-            write!(f, "\ncause: {cause}")?;
-        }
-        if let Some(remedy) = &self.remedy {
-            write!(f, "\nremedy: {remedy}")?;
-        }
-        Ok(())
+    }
+}
+
+/// What a command with `--json` prints where it cannot do what it was asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Document {
+    /// The format of this document: 1.
+    pub version: u32,
+    /// Why.
+    pub error: Reason,
+    /// The command's exit code.
+    pub exit_code: u8,
+}
+
+impl From<&Error> for Document {
+    fn from(error: &Error) -> Document {
+        Document { version: 1, error: error.into(), exit_code: error.exit_code }
     }
 }
 
@@ -91,25 +160,27 @@ pub fn printable(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// Whether a terminal obeys it instead of showing it: control characters, and
-/// those that turn the direction of what follows.
+/// Whether a terminal obeys it instead of showing it: control characters, other
+/// ends of a line, and those that turn the direction of what follows.
 fn is_hidden(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Writes no control character but the end of a line: a path may be the agent's
-/// choice, and the reader a terminal.
-struct Printable<'a, 'b>(&'a mut fmt::Formatter<'b>);
-
-impl Write for Printable<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.chars().try_for_each(|character| match character {
-            '\n' => self.0.write_char('\n'),
-            control if is_hidden(control) => write!(self.0, "{}", control.escape_default()),
-            printable => self.0.write_char(printable),
-        })
-    }
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_begins_a_line() {
+        let hostile = "a\nremedy: rm -rf /\x1b[31m\u{202e}\u{2028}b\rc";
+        let mut error = Error::new("policy", hostile).cause(hostile).remedy(hostile);
+        error.detail.push(hostile.to_owned());
+        error.also.push(Error::new("policy", hostile));
+        let text = error.to_string();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(text.chars().all(|character| character == '\n' || !is_hidden(character)), "{text}");
+    }
+}

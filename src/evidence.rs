@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::host::Ids;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::plan::{Hidden, Plan, Step, Waiver};
@@ -100,36 +100,6 @@ pub enum ReportEvent {
         /// the workspace.
         swept: Vec<String>,
     },
-}
-
-/// An error as a machine reads it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Reason {
-    /// The part of the work.
-    pub stage: String,
-    /// What failed.
-    pub what: String,
-    /// The kernel's answer, by name.
-    pub errno: Option<String>,
-    /// The host's fault, by name.
-    pub fault: Option<String>,
-    /// Why.
-    pub cause: Option<String>,
-    /// What to do.
-    pub remedy: Option<String>,
-}
-
-impl From<&Error> for Reason {
-    fn from(error: &Error) -> Reason {
-        Reason {
-            stage: error.stage.to_owned(),
-            what: error.what.clone(),
-            errno: error.errno.map(|errno| format!("{errno:?}")),
-            fault: error.fault.map(str::to_owned),
-            cause: error.cause.clone(),
-            remedy: error.remedy.clone(),
-        }
-    }
 }
 
 /// One thing that is known of the cell.

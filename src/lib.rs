@@ -23,6 +23,8 @@ pub mod fault;
 pub mod host;
 pub mod launch;
 pub mod lint;
+pub mod message;
+pub mod nearest;
 pub mod outcome;
 pub mod plan;
 pub mod policy;
@@ -34,7 +36,7 @@ pub mod verify;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,10 +44,11 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use cli::{
-    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, RunAs, RunOptions,
-    ShowOptions, VerifyOptions,
+    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, Refusal, RunAs,
+    RunOptions, ShowOptions, VerifyOptions,
 };
-use error::Error;
+use error::{Error, SETUP_FAILED};
+use message::Look;
 use policy::Policy;
 use policy::error::PolicyError;
 
@@ -53,13 +56,15 @@ use policy::error::PolicyError;
 pub fn run(arguments: Vec<OsString>) -> u8 {
     // A write that fails is an error to look at, not a death.
     sys::signal::ignore_failing_writes();
+    let as_json = cli::asks_for_json(&arguments);
     let cli = match cli::parse(arguments, read_arguments) {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(Refusal::Help(help)) => {
             // Where nobody reads the help, there is nobody to tell.
-            let _ = error.print();
-            return cli::exit_code(&error);
+            let _ = help.print();
+            return if help.use_stderr() { SETUP_FAILED } else { 0 };
         }
+        Err(Refusal::Error(error)) => return fail(&error, as_json),
     };
     let result = match cli.command {
         Command::Run(options) => return run_cell(*options),
@@ -88,7 +93,7 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     };
     match result {
         Ok(()) => 0,
-        Err(error) => fail(&error),
+        Err(error) => fail(&error, as_json),
     }
 }
 
@@ -113,11 +118,10 @@ fn run_cell(options: RunOptions) -> u8 {
         Err(error) => launch::refuse(&launch, error),
     };
     if !outcome.swept.is_empty() {
-        let paths: Vec<String> = outcome.swept.iter().map(|path| error::printable(path)).collect();
-        say(&format!("removed what the run made at protected paths: {}", paths.join(", ")));
+        say(&format!("removed what the run made at protected paths: {}", outcome.swept.join(", ")));
     }
     match &outcome.error {
-        Some(error) => drop(fail(error)),
+        Some(error) => drop(fail(error, false)),
         None if outcome.class == outcome::Class::TimedOut => {
             // Below a second the milliseconds count.
             let whole = if outcome.wall.as_secs() == 0 {
@@ -162,8 +166,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     if options.json {
         print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;
     } else {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        print(&verify::table(&document, options.strict, io::stdout().is_terminal() && !plain))?;
+        print(&verify::table(&document, options.strict, Look::of_stdout().colour))?;
     }
     Ok(document.sound)
 }
@@ -223,7 +226,7 @@ fn load(options: &CellOptions) -> Result<Policy, Error> {
 
 fn policy_error(error: PolicyError) -> Error {
     let mut message = Error::new("policy", error.to_string());
-    message.cause = error.excerpt().map(str::to_owned);
+    message.detail = error.excerpt().to_vec();
     message.remedy = error.remedy();
     message
 }
@@ -249,18 +252,31 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-fn fail(error: &Error) -> u8 {
-    say(&error.to_string());
+/// Says why the command came to nothing: on standard error, or, asked for JSON,
+/// as the one document on standard output.
+fn fail(error: &Error, as_json: bool) -> u8 {
+    if as_json {
+        let document = serde_json::to_string_pretty(&error::Document::from(error)).expect("plain values");
+        if let Err(unwritten) = print(&document) {
+            tell(&Look::of_stderr().error(&unwritten));
+        }
+    } else {
+        tell(&Look::of_stderr().error(error));
+    }
     error.exit_code
 }
 
-/// Says something on standard error, unless nobody reads there: a pipe that the
-/// provider has filled must not keep the launcher.
-fn say(text: &str) {
+fn say(notice: &str) {
+    tell(&Look::of_stderr().notice(notice));
+}
+
+/// Writes to standard error, unless nobody reads there: a pipe that the provider
+/// has filled must not keep the launcher.
+fn tell(text: &str) {
     let stderr = io::stderr();
     let mut writable = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if matches!(poll(&mut writable, 1000u16), Ok(1)) {
-        let _ = writeln!(&stderr, "cellblock: {text}");
+        let _ = (&stderr).write_all(text.as_bytes());
     }
 }
 
@@ -268,7 +284,7 @@ fn log_to_stderr(verbose: u8) {
     let level = if verbose == 1 { tracing::Level::INFO } else { tracing::Level::DEBUG };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(Look::of_stderr().colour)
         .with_writer(io::stderr)
         .without_time()
         .with_target(false)

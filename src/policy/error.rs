@@ -30,8 +30,8 @@ pub enum Problem {
     #[error("{message}")]
     Syntax {
         message: String,
-        /// "this line:", and the line of the file with a mark below the place.
-        excerpt: String,
+        /// The line of the file, with a mark below the place.
+        excerpt: Vec<String>,
         /// What to write instead, where that can be told.
         remedy: Option<String>,
     },
@@ -127,12 +127,11 @@ impl Problem {
 }
 
 impl PolicyError {
-    /// For syntax errors, "this line:" and the line of the file with a mark below
-    /// the place.
-    pub fn excerpt(&self) -> Option<&str> {
+    /// For syntax errors, the line of the file with a mark below the place.
+    pub fn excerpt(&self) -> &[String] {
         match &self.problem {
-            Problem::Syntax { excerpt, .. } if !excerpt.is_empty() => Some(excerpt),
-            _ => None,
+            Problem::Syntax { excerpt, .. } => excerpt,
+            _ => &[],
         }
     }
 

@@ -14,16 +14,13 @@ use super::schema::places_of;
 use super::vars::{Env, Vars};
 use super::{Origin, Policy, profile};
 use crate::cli::CellOptions;
+use crate::nearest::nearest;
 
 /// How many files may extend each other in a row.
 const DEPTH: usize = 8;
 
 /// Bytes of a policy file; more is a device or a mistake.
 const FILE_MAX: u64 = 1 << 20;
-
-/// How like a known name a wrong one must be to be taken for it, from 0 to 1;
-/// clap's own measure for mistyped flags.
-const LIKENESS: f64 = 0.7;
 
 /// The policy that `options` come to: profiles, then files, then flags, each
 /// with what it extends before it. Lists append, tables merge, single values
@@ -61,7 +58,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn profile(&mut self, name: &str, from: &Origin) -> Result<(), PolicyError> {
         let Some(text) = profile::find(name) else {
-            let suggestion = closest(name, profile::names());
+            let suggestion = nearest(name, profile::names()).map(str::to_owned);
             let name = name.to_owned();
             return Err(Problem::UnknownProfile { name, suggestion }.at(from));
         };
@@ -226,7 +223,7 @@ impl Source<'_> {
         // "TOML parse error at …", a bar, the line, a mark below it, the message.
         let text = error.to_string();
         let shown = text.lines().skip(2).take_while(|line| line.contains('|'));
-        let excerpt = ["this line:"].into_iter().chain(shown).collect::<Vec<_>>().join("\n");
+        let excerpt = shown.map(str::to_owned).collect();
         let key = start.map_or("", |start| self.key(start));
         let mut message = error.message().trim_end().replace('\n', ", ");
         if key == "without"
@@ -285,7 +282,7 @@ fn instead_of(name: &str, mut known: Vec<&str>, key: &str) -> Option<String> {
     if is_layer {
         known = vec!["landlock", "seccomp", "network"];
     }
-    if let Some(known) = closest(name, known.iter().copied()) {
+    if let Some(known) = nearest(name, known.iter().copied()) {
         return Some(format!("did you mean `{known}`?"));
     }
     if is_layer {
@@ -300,10 +297,4 @@ fn place_for(message: &str, name: &str) -> Option<String> {
     let is_key = message.starts_with("unknown field");
     let places = if is_key { places_of(name) } else { Vec::new() };
     (!places.is_empty()).then(|| format!("it belongs {}", places.join(" or ")))
-}
-
-fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let alike = known.into_iter().map(|known| (strsim::jaro(name, known), known));
-    let best = alike.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > LIKENESS).then(|| best.1.to_owned())
 }

@@ -250,20 +250,22 @@ pub fn leak(lines: &[Line]) -> Option<Error> {
     if wrong.is_empty() {
         return None;
     }
-    let mut what = format!("{} of {} lines of the test from within are wrong", wrong.len(), lines.len());
+    let what = format!("{} of {} lines of the test from within are wrong", wrong.len(), lines.len());
+    let mut error = Error::new("verify", what)
+        .cause("the cell that this policy makes on this host does not hold what it should")
+        .remedy("take away what shows it; `cellblock verify` with the same flags prints every line");
+    let mut words = 0;
     for (told, line) in wrong.iter().enumerate() {
-        if what.len() > WORDS {
-            what += &format!("\n  and {} more", wrong.len() - told);
+        if words > WORDS {
+            error.detail.push(format!("and {} more", wrong.len() - told));
             break;
         }
         let (verdict, object) = (line.verdict.name(), &line.object);
-        what += &format!("\n  {verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
+        let detail = format!("{verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
+        words += detail.len();
+        error.detail.push(detail);
     }
-    Some(
-        Error::new("verify", what)
-            .cause("the cell that this policy makes on this host does not hold what it should")
-            .remedy("take away what shows it; `cellblock verify` with the same flags tells every line"),
-    )
+    Some(error)
 }
 
 /// A path as the kernel is given it. The policy holds no NUL.

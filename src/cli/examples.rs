@@ -1,0 +1,124 @@
+//! What stands below the options of each command's help, and in its man page:
+//! paragraphs under a heading that ends in a colon.
+
+macro_rules! exit_status_of_run {
+    () => {
+        "
+Exit status:
+  the provider's own, or
+  124  the time was up
+  125  the cell failed before the provider ran
+  126  the command cannot be executed
+  127  the command was not found
+  128+N  signal N ended the provider"
+    };
+}
+
+macro_rules! exit_status_of_printing {
+    () => {
+        "
+Exit status:
+  0    all was printed
+  125  the policy cannot be loaded, or the host lacks what it asks for"
+    };
+}
+
+pub(super) const ALL: &str = concat!(
+    "\
+Examples:
+  cellblock demo                              see what a cell holds, and what it does not
+  cellblock run --workspace . -- bash         a shell that sees this directory and the system
+  cellblock plan --workspace . -- bash        the steps of that run
+  cellblock verify                            is a cell sound on this host?
+  cellblock policy check --policy cell.toml   is this file right?
+",
+    exit_status_of_run!()
+);
+
+pub(super) const RUN: &str = concat!(
+    "\
+Examples:
+  cellblock run --workspace . --net host -- bash -l
+  cellblock run --policy cell.toml --var run=r2 --timeout 30m -- codex exec -
+  cellblock run --ro-bind /opt/toolchain --bind out:/data -- make
+  cellblock run --args 3 3< <(printf '%s\\0' --env TOKEN=x) -- sh
+
+Paths:
+  SRC:DEST holds one colon. A path that holds another is written in a policy file:
+  ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
+",
+    exit_status_of_run!()
+);
+
+pub(super) const PLAN: &str = concat!(
+    "\
+Examples:
+  cellblock plan --workspace . -- bash
+  cellblock plan --policy cell.toml --var run=r2 --json -- codex exec -
+",
+    "
+Exit status:
+  0    the run would come to the program
+  125  the policy cannot be loaded, or the host lacks what it asks for
+  126  the program cannot be executed
+  127  the program was not found"
+);
+
+pub(super) const VERIFY: &str = "\
+Examples:
+  cellblock verify                            a cell of the demo's fixture
+  cellblock verify --policy cell.toml --var run=r2 --canary /srv/instance/secrets
+  cellblock verify --policy cell.toml --canary 5432 --strict --json
+  cellblock run --verify --policy cell.toml -- sh agent.sh
+
+Canaries:
+  A number is a port; write a file of such a name as ./5432.
+  With --strict somebody has to listen on that port, or it counts as wrong.
+  With --net host no cell is sound: it reaches what listens on loopback.
+
+Exit status:
+  0    sound
+  1    a leak, or a grant that does not work
+  125  the cell could not be built";
+
+pub(super) const DEMO: &str = "\
+Examples:
+  cellblock demo
+  cellblock demo --without landlock           what do the other layers hold?
+
+Exit status:
+  0    every layer is on, and every line is as it should be
+  1    a line is wrong, or a layer is off
+  125  the fixture could not be made, or the cell not be built";
+
+pub(super) const POLICY: &str = "\
+Examples:
+  cellblock policy show --profile claude --var state=$HOME/.claude > cell.toml
+  cellblock policy check --policy cell.toml";
+
+pub(super) const SHOW: &str = concat!(
+    "\
+Examples:
+  cellblock policy show --policy cell.toml --var run=r2
+  cellblock policy show --workspace . --net host > cell.toml   keep these flags
+",
+    exit_status_of_printing!()
+);
+
+pub(super) const CHECK: &str = "\
+Examples:
+  cellblock policy check --policy cell.toml --var run=r2
+  cellblock policy check --strict --json --workspace .
+
+Exit status:
+  0    the policy can be loaded
+  1    with --strict, there is a warning
+  125  the policy cannot be loaded";
+
+pub(super) const SCHEMA: &str = "\
+Examples:
+  cellblock policy schema > cellblock-policy.json";
+
+pub(super) const PROFILE: &str = "\
+Examples:
+  cellblock policy profile claude > cell.toml";

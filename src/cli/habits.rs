@@ -1,0 +1,156 @@
+//! What other launchers call what has another name here, or none.
+
+/// A flag of bubblewrap, Docker, landrun or srt that is no flag here, and what
+/// to write instead.
+const HABITS: &[(&[&str], &str)] = &[
+    // Views.
+    (&["--ro", "--read-only-bind", "--allow-read", "--ro-bind-try"], "write '--ro-bind SRC[:DEST]'"),
+    (&["--rox"], "write '--ro-bind SRC[:DEST]'; what is shown may be executed too"),
+    (&["--rw", "--rwx", "--allow-write", "--bind-try"], "write '--bind SRC[:DEST]'"),
+    (&["--volume", "--mount"], "write '--bind SRC:DEST', or '--ro-bind SRC:DEST'"),
+    (
+        &["--ldd", "--add-exec"],
+        "libraries of /usr are in every cell; show another directory with '--ro-bind DIR'",
+    ),
+    (&["--unrestricted-filesystem"], "name what the cell needs with '--ro-bind SRC' and '--bind SRC'"),
+    (
+        &["--dev-bind", "--dev-bind-try", "--device", "--gpus"],
+        "the cell has its own /dev, and no flag adds a device",
+    ),
+    (&["--proc", "--dev", "--mqueue"], "leave it out: the cell has its own /proc and /dev"),
+    (
+        &["--dir", "--symlink", "--file", "--bind-data", "--ro-bind-data", "--perms", "--chmod"],
+        "make it in a directory of your own, and show that with '--bind SRC:DEST'",
+    ),
+    (
+        &["--overlay-src", "--overlay", "--tmp-overlay", "--ro-overlay"],
+        "in a policy file, write 'ro_bind = [{ src = \"…\", overlay = true }]'",
+    ),
+    (&["--remount-ro", "--read-only"], "leave it out: what '--bind' does not show is read-only or not there"),
+    (&["--size", "--shm-size"], "in a policy file, write 'tmpfs = [{ path = \"…\", size = \"512M\" }]'"),
+    (
+        &["--rootfs", "--root", "--chroot"],
+        "show each directory with '--ro-bind SRC:DEST'; `/` of the cell is its own",
+    ),
+    // Environment and place.
+    (&["--setenv", "-e", "--env-file"], "write '--env NAME=VALUE', or '--env NAME' to pass it on"),
+    (&["--unsetenv", "--clearenv"], "leave it out: the cell has no variable but those of '--env'"),
+    (&["--cwd", "--workdir", "--pwd"], "write '--chdir PATH'"),
+    (&["-w"], "write '--workspace DIR', or '--chdir PATH' for where the program starts"),
+    (
+        &["--entrypoint", "--argv0", "--exec", "-c"],
+        "write the program and its arguments behind '--': -- sh -c '…'",
+    ),
+    // Users, processes, terminal.
+    (&["--user", "-u", "--uid", "--gid"], "write '--run-as UID:GID', which root alone may do"),
+    (
+        &[
+            "--unshare-all",
+            "--unshare-user",
+            "--unshare-user-try",
+            "--unshare-ipc",
+            "--unshare-pid",
+            "--unshare-uts",
+            "--unshare-cgroup",
+            "--unshare-cgroup-try",
+            "--die-with-parent",
+            "--new-session",
+            "--disable-userns",
+            "--ipc",
+            "--pid",
+            "--uts",
+            "--userns",
+            "--userns2",
+            "--pidns",
+            "--cgroupns",
+            "--init",
+            "--rm",
+            "--no-new-privileges",
+            "--assert-userns-disabled",
+            "--exec-label",
+            "--file-label",
+        ],
+        "leave it out: every cell has namespaces of its own and ends with the launcher",
+    ),
+    (&["--as-pid-1"], "leave it out: PID 1 of the cell is cellblock's own"),
+    (
+        &["--cap-add", "--privileged"],
+        "no flag gives a capability; for a program that makes namespaces, '--mode nested'",
+    ),
+    (
+        &["--cap-drop", "--security-opt"],
+        "leave it out: the provider has no capability, and '--seccomp' names its filter",
+    ),
+    (&["--add-seccomp-fd"], "write '--seccomp ./FILE.bpf'"),
+    (
+        &["-i", "-t", "-it", "--interactive", "--tty"],
+        "leave it out: the cell has the terminal that the launcher has",
+    ),
+    (&["-d", "--detach"], "start the launcher in the background: cellblock run … &"),
+    (&["--name"], "write '--hostname NAME'"),
+    (&["--sync-fd", "--block-fd", "--userns-block-fd", "--info-fd"], "write '--json-status-fd N'"),
+    // Network.
+    (
+        &[
+            "--allow-net",
+            "--share-net",
+            "--network",
+            "--unrestricted-network",
+            "--connect-tcp",
+            "--bind-tcp",
+            "-p",
+            "--publish",
+            "--allowed-domains",
+            "--dns",
+            "--add-host",
+        ],
+        "the cell has no network, or with '--net host' all of the host's",
+    ),
+    (&["--unshare-net", "--no-network", "--no-net"], "leave it out, or write '--net none'"),
+    // Limits.
+    (
+        &["--memory", "-m", "--cpus", "--cpu", "--pids-limit", "--ulimit", "--rlimit-as", "--cpu-shares"],
+        "start the launcher in a limited scope: systemd-run --user --scope -p MemoryMax=2G cellblock run …",
+    ),
+    // Policy and reporting.
+    (&["--config", "--settings", "-s", "-f", "--policy-file"], "write '--policy FILE'"),
+    (&["--dry-run"], "write 'cellblock plan' in place of 'cellblock run'"),
+    (&["--debug", "--log-level"], "write '-v', or '-vv' for still more"),
+    (&["--best-effort"], "name what may be missing: '--allow-missing LAYER'"),
+];
+
+/// What to write instead of a flag that is known elsewhere.
+pub(super) fn instead_of(flag: &str) -> Option<&'static str> {
+    HABITS.iter().find(|(flags, _)| flags.contains(&flag)).map(|(_, advice)| *advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The words of a text that look like flags.
+    fn flags_in(text: &str) -> impl Iterator<Item = &str> {
+        let words = text.split(|c: char| !(c.is_alphanumeric() || c == '-'));
+        words.filter(|word| word.starts_with('-') && word.trim_matches('-') != "")
+    }
+
+    #[test]
+    fn every_counterpart_is_a_flag_and_no_habit_is() {
+        let command = super::super::command();
+        let run = command.find_subcommand("run").unwrap();
+        let long = run.get_arguments().filter_map(|argument| argument.get_long());
+        let known: BTreeSet<String> = long.map(|long| format!("--{long}")).collect();
+        let of_others = ["-v", "-vv", "-p", "-c", "--user", "--scope"];
+        let mut seen = BTreeSet::new();
+        for (flags, advice) in HABITS {
+            for flag in flags_in(advice) {
+                assert!(known.contains(flag) || of_others.contains(&flag), "{flag} in: {advice}");
+            }
+            for flag in *flags {
+                assert!(!known.contains(*flag), "{flag}");
+                assert!(seen.insert(flag), "{flag} is there twice");
+            }
+        }
+    }
+}
