@@ -111,10 +111,10 @@ pub struct Reason {
     /// What to do.
     pub remedy: Option<String>,
     /// What belongs to it and needs lines of its own: a line of a policy file.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detail: Vec<String>,
     /// What else is wrong, where all of it is known at once.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Reason>,
 }
 

@@ -125,10 +125,14 @@ pub(super) fn attempt(
 fn announce(plan: &Plan, cell: &Started) {
     tracing::info!(steps = plan.init.len() + plan.provider.len(), init = cell.pid, "the cell is being built");
     for hidden in &plan.hidden {
-        tracing::info!(by = ?hidden.by, view = hidden.view, "hidden: {}", hidden.path);
+        let view = hidden.view.as_deref().map(printable);
+        tracing::info!(by = hidden.by.name(), view, "hidden: {}", printable(&hidden.path));
     }
-    plan.exposed.iter().for_each(|path| tracing::info!("exposed: {path}"));
-    plan.init.iter().chain(&plan.provider).for_each(|step| tracing::debug!("{step}"));
+    plan.exposed.iter().for_each(|path| tracing::info!("exposed: {}", printable(path)));
+    plan.init
+        .iter()
+        .chain(&plan.provider)
+        .for_each(|step| tracing::debug!("{}", printable(&step.to_string())));
     for waiver in &plan.waived {
         // Standard error takes what it can; the report has it too.
         let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");

@@ -16,7 +16,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::error::Error;
+use crate::error::{Error, printable};
 use crate::evidence::Report;
 use crate::host::{Host, Ids};
 use crate::outcome::{Class, Outcome};
@@ -164,7 +164,11 @@ fn launch(
                 ..failed.clone()
             })?;
             // Standard error takes what it can; the report's notes have it too.
-            let _ = writeln!(std::io::stderr(), "cellblock: {} is built without an overlay", place.display());
+            let _ = writeln!(
+                std::io::stderr(),
+                "cellblock: {} is built without an overlay",
+                printable(&place.to_string_lossy())
+            );
             continue;
         }
         let outcome = match failed.map(|(_, error)| error).or(ended.refused.clone()) {

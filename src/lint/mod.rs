@@ -12,6 +12,7 @@ mod views;
 use std::fmt;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use facts::{Facts, HarnessDirectory, Listener, Role};
@@ -22,7 +23,7 @@ use crate::policy::secret::looks_secret;
 use crate::policy::{Layer, Mode, NetworkMode, Policy};
 
 /// One known way out of a cell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Warning {
     /// Which kind, in a word that stays the same: `socket-in-view`.
     pub name: &'static str,
@@ -44,9 +45,9 @@ impl fmt::Display for Warning {
 }
 
 /// What `policy check --json` prints.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Report<'a> {
-    /// The format of this document.
+    /// The format of this document: 1.
     pub version: u32,
     /// Whether there is no warning.
     pub ok: bool,

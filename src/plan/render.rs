@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Plan;
+use crate::error::printable;
 
 impl Plan {
     /// The plan as JSON.
@@ -20,19 +21,19 @@ impl fmt::Display for Plan {
         let mut steps = (0..).zip(self.init.iter().chain(&self.provider));
         writeln!(f, "init (PID 1)")?;
         for (index, step) in steps.by_ref().take(self.init.len()) {
-            writeln!(f, "  {index:3}  {:<12} {step}", step.stage().name())?;
+            writeln!(f, "  {index:3}  {:<12} {}", step.stage().name(), printable(&step.to_string()))?;
         }
         writeln!(f, "provider (PID 2)")?;
         for (index, step) in steps {
-            writeln!(f, "  {index:3}  {:<12} {step}", step.stage().name())?;
+            writeln!(f, "  {index:3}  {:<12} {}", step.stage().name(), printable(&step.to_string()))?;
         }
         let arguments: Vec<String> = self.arguments.iter().map(ToString::to_string).collect();
-        writeln!(f, "command: {}", arguments.join(" "))?;
-        writeln!(f, "environment: {}", self.environment_names().join(" "))?;
+        writeln!(f, "command: {}", printable(&arguments.join(" ")))?;
+        writeln!(f, "environment: {}", printable(&self.environment_names().join(" ")))?;
         for waiver in &self.waived {
             writeln!(f, "without: {waiver}")?;
         }
-        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {}", printable(note)))?;
         f.write_str("verified: no (this is what would be done)")
     }
 }

@@ -529,7 +529,7 @@ fn a_command_line_that_cannot_be_read_says_what_was_meant() {
         ("run --expose own", "required"),
         ("run --mode open -- touch own/mark", "[possible values: sealed, nested]"),
         ("run --run-as me -- touch own/mark", "write UID:GID, two numbers"),
-        ("run --pass-fd 2 -- touch own/mark", "2 is not in 3.."),
+        ("run --pass-fd 2 -- touch own/mark", "write the number of a descriptor, from 3 on"),
         ("run --args 9 -- touch own/mark", "--args 9: cannot read descriptor 9: Bad file descriptor"),
         ("run --expose own --report -- touch own/mark", "a value is required for '--report"),
         ("rum -- touch own/mark", "'run'"),
@@ -538,7 +538,8 @@ fn a_command_line_that_cannot_be_read_says_what_was_meant() {
         let output = command.args(words.split(' ')).output().unwrap();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(125), "{words}\n{said}");
-        assert!(said.starts_with("error: "), "{words}\n{said}");
+        assert!(said.starts_with("cellblock: usage: "), "{words}\n{said}");
+        assert!(said.contains("\nremedy: "), "{words}\n{said}");
         assert!(said.contains(says), "{words}\n{said}");
         assert!(!site.path("own/mark").exists(), "{words}");
     }

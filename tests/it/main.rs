@@ -34,3 +34,4 @@ mod terminal;
 mod undermine;
 mod user;
 mod verify;
+mod words;

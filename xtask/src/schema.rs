@@ -10,7 +10,7 @@ use cellblock::verify::Document;
 
 use crate::tidy::root;
 
-/// Writes the schemas of policy, report, status and verify's result to docs/schema.
+/// Writes the schemas of all that is read and printed as JSON to docs/schema.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only check that they are up to date.
@@ -22,6 +22,8 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let pretty = |schema: schemars::Schema| format!("{:#}\n", schema.as_value());
     let schemas = [
+        ("error.json", pretty(schemars::schema_for!(cellblock::error::Document))),
+        ("check.json", pretty(schemars::schema_for!(cellblock::lint::Report))),
         ("policy.json", cellblock::policy::schema::schema()),
         ("report.json", pretty(schemars::schema_for!(ReportLine))),
         ("status.json", pretty(schemars::schema_for!(StatusLine))),

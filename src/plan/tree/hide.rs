@@ -38,6 +38,18 @@ pub enum Means {
     Masked,
 }
 
+impl Means {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Means::NoView => "no-view",
+            Means::Absent => "absent",
+            Means::Emptied => "emptied",
+            Means::Masked => "masked",
+        }
+    }
+}
+
 /// One entry of an overlay's upper layer, by its path in the view: a directory
 /// and its mode, or a whiteout.
 pub(super) type Upper = BTreeMap<PathBuf, Option<u32>>;

@@ -1,0 +1,91 @@
+//! What users are told: one look of all messages, and one document with `--json`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::site::{Site, stderr};
+
+fn schema(text: &str) -> jsonschema::Validator {
+    jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
+}
+
+/// The one document that a command has printed.
+fn document(output: &Output) -> Value {
+    assert_eq!(stderr(output), "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn with_json_an_error_is_the_document() {
+    let Some(site) = Site::new() else { return };
+    let error = schema(include_str!("../../docs/schema/error.json"));
+    for (words, stage) in [
+        ("verify --json --policy none.toml", "policy"),
+        ("policy check --json --policy none.toml", "policy"),
+        ("policy check --json --seccomp none", "policy"),
+        ("policy show --json --timeout soon", "policy"),
+        ("plan --json --ro-bind none -- true", "policy"),
+        ("plan --json --policy none.toml -- true", "policy"),
+        ("plan --json --memory 2g -- true", "usage"),
+        ("verify --json --args 9", "usage"),
+        ("policy chekc --json", "usage"),
+    ] {
+        let output = site.command(site.program()).args(words.split(' ')).output().unwrap();
+        let document = document(&output);
+        error.validate(&document).unwrap_or_else(|error| panic!("{words}: {error}\n{document:#}"));
+        assert_eq!(document["error"]["stage"], stage, "{words}");
+        assert_eq!(document["exit-code"], 125, "{words}");
+        assert_eq!(output.status.code(), Some(125), "{words}");
+        assert!(document["error"]["remedy"].is_string(), "{words}\n{document:#}");
+    }
+    // What stands behind `--` is the provider's.
+    let output =
+        site.command(site.program()).args(["plan", "--ro-bind", "none", "--", "x", "--json"]).output();
+    assert!(stderr(&output.unwrap()).starts_with("cellblock: policy: --ro-bind: "));
+}
+
+#[test]
+fn with_json_every_result_has_a_schema() {
+    let Some(site) = Site::new() else { return };
+    let check = schema(include_str!("../../docs/schema/check.json"));
+    let output =
+        site.command(site.program()).args(["policy", "check", "--json", "--env", "API_KEY"]).output();
+    let found = document(&output.unwrap());
+    check.validate(&found).unwrap();
+    assert_eq!(found["warnings"][0]["name"], "secret-variable");
+}
+
+#[test]
+fn a_name_begins_no_line_of_a_message() {
+    let Some(site) = Site::new() else { return };
+    let hostile = "x\nremedy\n\x1b[2J\u{202e}\r";
+    let directory = site.directory(hostile);
+    site.file(&format!("{hostile}.toml"), "version = 1\n[cell]\nhostnam = 'x'\n", 0o644);
+    for (words, lines) in [
+        (&["run", "--ro-bind", &format!("{hostile}/none"), "--", "true"][..], 2),
+        (&["run", "--policy", &format!("{hostile}.toml"), "--", "true"], 4),
+        (&["run", "--policy", &format!("{hostile}/none.toml"), "--", "true"], 2),
+        (&["run", "--workspace", hostile, "--", "./none\nremedy: x"], 3),
+        (&["plan", &format!("--{hostile}"), "--", "true"], 2),
+        (&["policy", "check", "--profile", hostile], 2),
+        (&["run", "--mode", hostile, "--", "true"], 2),
+        (&["run", "--timeout", hostile, "--", "true"], 2),
+    ] {
+        let said = stderr(&site.command(site.program()).args(words).output().unwrap());
+        assert_eq!(said.lines().count(), lines, "{words:?}\n{said}");
+        assert!(said.bytes().all(|byte| byte == b'\n' || byte >= b' '), "{words:?}\n{said}");
+        assert!(!said.contains('\u{202e}'), "{words:?}\n{said}");
+    }
+    // Nor of a plan.
+    let words = ["plan", "--workspace", hostile, "--", "true", "a\nverified: yes"];
+    let output = site.command(site.program()).args(words).output().unwrap();
+    let plan = String::from_utf8_lossy(&output.stdout);
+    assert!(plan.contains("\\nremedy"), "{}{plan}", stderr(&output));
+    assert!(
+        !plan.contains("\nremedy") && !plan.contains("\nverified: yes") && !plan.contains('\x1b'),
+        "{plan}"
+    );
+    assert!(directory.as_os_str().as_bytes().contains(&b'\n'));
+}
