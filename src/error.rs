@@ -20,14 +20,19 @@ pub struct Error {
     pub cause: Option<String>,
     /// What to do about it.
     pub remedy: Option<String>,
-    /// What belongs to it and needs lines of its own: a line of a policy file.
-    pub detail: Vec<String>,
-    /// What else is wrong, where all of it is known at once.
-    pub also: Vec<Error>,
+    /// What few errors have.
+    more: Option<Box<More>>,
     /// 125, or 126 and 127 for a command that cannot be run.
     pub exit_code: u8,
     /// The name of the host's fault, which another machine may not have.
     pub fault: Option<&'static str>,
+}
+
+/// What few errors have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct More {
+    detail: Vec<String>,
+    also: Vec<Error>,
 }
 
 /// The exit code of a cell that failed before exec.
@@ -42,8 +47,7 @@ impl Error {
             errno: None,
             cause: None,
             remedy: None,
-            detail: Vec::new(),
-            also: Vec::new(),
+            more: None,
             exit_code: SETUP_FAILED,
             fault: None,
         }
@@ -67,6 +71,18 @@ impl Error {
         self
     }
 
+    /// With what belongs to it and needs lines of its own: a line of a policy file.
+    pub fn detail(mut self, lines: impl IntoIterator<Item = String>) -> Error {
+        self.more.get_or_insert_default().detail.extend(lines);
+        self
+    }
+
+    /// With what else is wrong, where all of it is known at once.
+    pub fn also(mut self, errors: impl IntoIterator<Item = Error>) -> Error {
+        self.more.get_or_insert_default().also.extend(errors);
+        self
+    }
+
     /// With another exit code.
     pub fn exit_code(mut self, code: u8) -> Error {
         self.exit_code = code;
@@ -75,12 +91,18 @@ impl Error {
 }
 
 impl Error {
+    /// This error, and what else is wrong.
+    pub fn all(&self) -> impl Iterator<Item = &Error> {
+        [self].into_iter().chain(self.more.iter().flat_map(|more| &more.also))
+    }
+
     /// One line each: what failed, its details, the cause, the remedy. No path,
     /// name or value that stands in one can begin another.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let errno = self.errno.map(|errno| format!(": {errno:?} {}", errno.desc())).unwrap_or_default();
         let what = printable(&format!("{}: {}{errno}", self.stage, self.what));
-        let detail = self.detail.iter().map(|line| format!("  {}", printable(line)));
+        let detail =
+            self.more.iter().flat_map(|more| &more.detail).map(|line| format!("  {}", printable(line)));
         let cause = self.cause.iter().map(|cause| printable(&format!("cause: {cause}")));
         let remedy = self.remedy.iter().map(|remedy| printable(&format!("remedy: {remedy}")));
         [what].into_iter().chain(detail).chain(cause).chain(remedy)
@@ -89,8 +111,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [self].into_iter().chain(&self.also);
-        let lines: Vec<String> = all.flat_map(Error::lines).collect();
+        let lines: Vec<String> = self.all().flat_map(Error::lines).collect();
         f.write_str(&lines.join("\n"))
     }
 }
@@ -127,8 +148,8 @@ impl From<&Error> for Reason {
             fault: error.fault.map(str::to_owned),
             cause: error.cause.clone(),
             remedy: error.remedy.clone(),
-            detail: error.detail.clone(),
-            also: error.also.iter().map(Reason::from).collect(),
+            detail: error.more.as_ref().map(|more| more.detail.clone()).unwrap_or_default(),
+            also: error.all().skip(1).map(Reason::from).collect(),
         }
     }
 }
@@ -176,9 +197,8 @@ mod tests {
     #[test]
     fn no_name_begins_a_line() {
         let hostile = "a\nremedy: rm -rf /\x1b[31m\u{202e}\u{2028}b\rc";
-        let mut error = Error::new("policy", hostile).cause(hostile).remedy(hostile);
-        error.detail.push(hostile.to_owned());
-        error.also.push(Error::new("policy", hostile));
+        let error = Error::new("policy", hostile).cause(hostile).remedy(hostile);
+        let error = error.detail([hostile.to_owned()]).also([Error::new("policy", hostile)]);
         let text = error.to_string();
         assert_eq!(text.lines().count(), 5, "{text}");
         assert!(text.chars().all(|character| character == '\n' || !is_hidden(character)), "{text}");

@@ -225,8 +225,7 @@ fn load(options: &CellOptions) -> Result<Policy, Error> {
 }
 
 fn policy_error(error: PolicyError) -> Error {
-    let mut message = Error::new("policy", error.to_string());
-    message.detail = error.excerpt().to_vec();
+    let mut message = Error::new("policy", error.to_string()).detail(error.excerpt().to_vec());
     message.remedy = error.remedy();
     message
 }

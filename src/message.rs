@@ -50,8 +50,7 @@ impl Look {
 
     /// An error, with all that is wrong beside it.
     pub fn error(self, error: &Error) -> String {
-        let all = [error].into_iter().chain(&error.also);
-        all.map(|error| self.one_error(error)).collect()
+        error.all().map(|error| self.one_error(error)).collect()
     }
 
     fn one_error(self, error: &Error) -> String {
@@ -122,8 +121,8 @@ mod tests {
 
     #[test]
     fn every_error_has_the_prefix_and_colour_only_where_it_is_taken() {
-        let mut error = Error::new("policy", "a: wrong").cause("why").remedy("what to do");
-        error.also.push(Error::new("policy", "b: wrong"));
+        let error = Error::new("policy", "a: wrong").cause("why").remedy("what to do");
+        let error = error.also([Error::new("policy", "b: wrong")]);
         let plain =
             "cellblock: policy: a: wrong\ncause: why\nremedy: what to do\ncellblock: policy: b: wrong\n";
         assert_eq!(Look::default().error(&error), plain);

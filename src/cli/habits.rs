@@ -132,7 +132,7 @@ mod tests {
     /// The words of a text that look like flags.
     fn flags_in(text: &str) -> impl Iterator<Item = &str> {
         let words = text.split(|c: char| !(c.is_alphanumeric() || c == '-'));
-        words.filter(|word| word.starts_with('-') && word.trim_matches('-') != "")
+        words.filter(|word| word.starts_with('-') && !word.trim_matches('-').is_empty())
     }
 
     #[test]

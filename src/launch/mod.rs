@@ -158,10 +158,10 @@ fn launch(
         let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
         if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
             tracing::info!("{failed}");
-            plan = without_overlay(&launch, &mut host, &place).map_err(|error| Error {
-                cause: error.cause,
-                remedy: error.remedy,
-                ..failed.clone()
+            plan = without_overlay(&launch, &mut host, &place).map_err(|error| {
+                let mut failed = failed.clone();
+                (failed.cause, failed.remedy) = (error.cause, error.remedy);
+                failed
             })?;
             // Standard error takes what it can; the report's notes have it too.
             let _ = writeln!(

@@ -251,21 +251,24 @@ pub fn leak(lines: &[Line]) -> Option<Error> {
         return None;
     }
     let what = format!("{} of {} lines of the test from within are wrong", wrong.len(), lines.len());
-    let mut error = Error::new("verify", what)
-        .cause("the cell that this policy makes on this host does not hold what it should")
-        .remedy("take away what shows it; `cellblock verify` with the same flags prints every line");
+    let mut detail = Vec::new();
     let mut words = 0;
     for (told, line) in wrong.iter().enumerate() {
         if words > WORDS {
-            error.detail.push(format!("and {} more", wrong.len() - told));
+            detail.push(format!("and {} more", wrong.len() - told));
             break;
         }
         let (verdict, object) = (line.verdict.name(), &line.object);
-        let detail = format!("{verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
-        words += detail.len();
-        error.detail.push(detail);
+        let text = format!("{verdict}: {} {object}: {}, not {}", line.name, line.seen, line.expected);
+        words += text.len();
+        detail.push(text);
     }
-    Some(error)
+    Some(
+        Error::new("verify", what)
+            .detail(detail)
+            .cause("the cell that this policy makes on this host does not hold what it should")
+            .remedy("take away what shows it; `cellblock verify` with the same flags prints every line"),
+    )
 }
 
 /// A path as the kernel is given it. The policy holds no NUL.
