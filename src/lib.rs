@@ -159,8 +159,11 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
         ..launch::Options::default()
     };
     // Something has to stand there; it is not run.
-    let command = if options.command.is_empty() { vec!["true".into()] } else { options.command };
-    let lines = launch::test(&policy, command, &launch)?;
+    let command = if options.command.is_empty() { vec!["true".into()] } else { options.command.clone() };
+    let mut lines = launch::test(&policy, command, &launch)?;
+    if !options.command.is_empty() {
+        lines.push(program_line(&policy, launch.ids, options.command)?);
+    }
     drop(demo);
     let document = verify::Document::new(lines, options.strict);
     if options.json {
@@ -169,6 +172,21 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
         print(&verify::table(&document, options.strict, Look::of_stdout().colour))?;
     }
     Ok(document.sound)
+}
+
+/// Whether the program is there that a run would execute.
+fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Result<verify::Line, Error> {
+    let object = command[0].to_string_lossy().into_owned();
+    let request = request(command);
+    let plan = plan::build(policy, &launch::probe(policy, ids), &request)?;
+    let error = launch::program::check(&launch::program::Run { policy, ids, request: &request, plan: &plan });
+    let seen =
+        error.map(|error| [error.cause, error.remedy].into_iter().flatten().collect::<Vec<_>>().join("; "));
+    Ok(verify::Line::of_program(object, seen))
+}
+
+fn request(command: Vec<OsString>) -> plan::Request {
+    plan::Request { command, environment: std::env::vars_os().collect(), ..plan::Request::default() }
 }
 
 fn test(canaries: Vec<PathBuf>, checks: Vec<verify::Check>, runs: bool) -> verify::Request {
@@ -184,13 +202,15 @@ fn demo_error(error: io::Error) -> Error {
 fn print_plan(options: PlanOptions) -> Result<(), Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
-    let request = plan::Request {
-        command: options.command,
-        environment: std::env::vars_os().collect(),
-        ..plan::Request::default()
-    };
+    let request = request(options.command);
     let plan = plan::build(&policy, &launch::probe(&policy, ids), &request)?;
-    if options.json { print(&plan.to_json()) } else { print(&plan.to_string()) }
+    let run = launch::program::Run { policy: &policy, ids, request: &request, plan: &plan };
+    let missing = launch::program::check(&run);
+    match (missing, options.json) {
+        (Some(error), true) => Err(error),
+        (None, true) => print(&plan.to_json()),
+        (missing, false) => print(&plan.to_string()).and(missing.map_or(Ok(()), Err)),
+    }
 }
 
 fn show_policy(options: ShowOptions) -> Result<(), Error> {

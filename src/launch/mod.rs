@@ -4,6 +4,7 @@ mod attempt;
 mod explain;
 pub mod ids;
 mod prepare;
+pub mod program;
 pub mod status;
 mod stdio;
 mod supervise;
@@ -20,9 +21,9 @@ use crate::error::{Error, printable};
 use crate::evidence::Report;
 use crate::host::{Host, Ids};
 use crate::outcome::{Class, Outcome};
-use crate::plan::{self, Plan, Request};
+use crate::plan::{self, Plan, Request, Step};
 use crate::policy::{Policy, System};
-use crate::sys::credentials;
+use crate::sys::{Call, Failure, credentials};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};
 use status::Status;
@@ -154,7 +155,14 @@ fn launch(
         let stdio = stdio.take().map_or_else(streams, Ok)?;
         let (ended, swept) = attempt(&launch, &mut host, &mut plan, stdio, told)?;
         // Nothing has gone through the streams yet, as the provider has not run.
-        let failed = ended.state.failed.map(|(step, failure)| (step, explain::step(&plan, step, failure)));
+        let explain = |(step, failure): (usize, Failure)| match (plan.step(step), failure.call) {
+            (Some(Step::Execute), Call::Execve) => {
+                let run = program::Run { policy, ids: options.ids, request: &request, plan: &plan };
+                (step, program::not_executed(&run, failure.errno))
+            }
+            _ => (step, explain::step(&plan, step, failure)),
+        };
+        let failed = ended.state.failed.map(explain);
         let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
         if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
             tracing::info!("{failed}");

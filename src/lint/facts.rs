@@ -34,7 +34,7 @@ pub struct Facts {
     pub harness: Vec<HarnessDirectory>,
     /// The policy files that were named.
     pub policy_files: Vec<PathBuf>,
-    /// The hidden paths that are not there.
+    /// The paths of the policy that are not there.
     pub missing: Vec<PathBuf>,
     /// Path sockets that somebody listens on.
     pub sockets: Vec<Socket>,
@@ -113,11 +113,11 @@ impl Facts {
 }
 
 fn missing(policy: &Policy) -> Vec<PathBuf> {
-    let hidden = policy.run.hide.iter().map(|hidden| &hidden.path);
-    let is_missing = |path: &&PathBuf| {
-        fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    hidden.filter(is_missing).cloned().collect()
+    let hidden = policy.run.hide.iter().map(|hidden| &*hidden.path);
+    let needed = super::missing::needed(policy).map(|(path, _)| path);
+    let is_missing =
+        |path: &&Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    hidden.chain(needed).filter(is_missing).map(Path::to_owned).collect()
 }
 
 /// Each of `names` below each of `homes`.

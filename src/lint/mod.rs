@@ -5,6 +5,7 @@
 
 mod facts;
 mod files;
+mod missing;
 mod places;
 mod service;
 mod views;
@@ -62,9 +63,11 @@ impl Report<'_> {
     }
 }
 
-/// The ways out that are known, those of files first.
+/// What would keep a run from starting, then the ways out that are known, those
+/// of files first.
 pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
-    let mut warnings = files::warnings(policy, facts);
+    let mut warnings = missing::warnings(policy, facts);
+    warnings.extend(files::warnings(policy, facts));
     warnings.extend(in_hosts_network(policy).then(|| network(policy, facts)).into_iter().flatten());
     warnings.extend(hidden(policy, facts));
     warnings.extend(groups(facts));

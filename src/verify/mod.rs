@@ -160,6 +160,17 @@ impl Verdict {
 }
 
 impl Line {
+    /// Whether the program is there that a run would execute; `missing` says why not.
+    pub fn of_program(program: String, missing: Option<String>) -> Line {
+        Line {
+            name: "command:program".to_owned(),
+            object: program,
+            expected: "can be executed".to_owned(),
+            verdict: if missing.is_none() { Verdict::Ok } else { Verdict::Broken },
+            seen: missing.unwrap_or_else(|| "can be executed".to_owned()),
+        }
+    }
+
     /// Whether it keeps the cell from being sound.
     pub fn is_wrong(&self, strict: bool) -> bool {
         match self.verdict {

@@ -249,13 +249,13 @@ const MISTAKES: &[Mistake] = &[
         &["no-such-program"],
         127,
         "exec: no-such-program cannot be executed: ENOENT",
-        &["cause: the cell has no such program", "remedy: show its directory"],
+        &["cause: the cell has no such program", "the host has none", "remedy: install it"],
     ),
     command(
         &["{s}/own/none"],
         127,
         "exec: {s}/own/none cannot be executed: ENOENT",
-        &["cause: the cell has no such program"],
+        &["cause: neither the cell nor the host has {s}/own/none"],
     ),
     command(
         &["ls -la /"],
@@ -274,14 +274,9 @@ const MISTAKES: &[Mistake] = &[
         &["{s}/own/plain"],
         126,
         "exec: {s}/own/plain cannot be executed: EACCES",
-        &["cause: it is no executable file", "remedy: make it executable (chmod +x)"],
+        &["is no executable file: its mode lets nobody", "remedy: make it executable (chmod +x"],
     ),
-    command(
-        &["{s}/own"],
-        126,
-        "exec: {s}/own cannot be executed: EACCES",
-        &["cause: it is no executable file"],
-    ),
+    command(&["{s}/own"], 126, "exec: {s}/own cannot be executed: EACCES", &["cause: it is a directory"]),
     command(
         &["{s}/own/no-line"],
         126,
@@ -292,7 +287,7 @@ const MISTAKES: &[Mistake] = &[
         &["{s}/own/bad-line"],
         127,
         "exec: {s}/own/bad-line cannot be executed: ENOENT",
-        &["not the interpreter that its first line names"],
+        &["the first line of {s}/own/bad-line names the interpreter"],
     ),
     Mistake {
         options: "--args 3",

@@ -17,6 +17,7 @@ mod isolation;
 mod layers;
 mod lifecycle;
 mod lint;
+mod not_executed;
 mod own_filter;
 mod plan;
 mod plan_mode;

@@ -1,0 +1,41 @@
+//! What the policy names and the host has not.
+
+use std::path::Path;
+
+use super::{Facts, Warning, warning};
+use crate::policy::{Origin, Policy};
+
+/// What a run needs on the host, and where the policy says so.
+pub(super) fn needed(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
+    let binds = policy.filesystem.binds().filter(|bind| !bind.optional);
+    let exposures = policy.run.expose.iter().filter(|expose| !expose.create);
+    let channel = policy.channel.iter().flat_map(|channel| {
+        let entries =
+            [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute].into_iter().flatten();
+        let entries = entries.map(|entry| (&*entry.path, &entry.origin));
+        entries.chain([(&*channel.dir, &channel.origin)])
+    });
+    binds
+        .map(|bind| (&*bind.src, &bind.origin))
+        .chain(exposures.map(|expose| (&*expose.path, &expose.origin)))
+        .chain(policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin)))
+        .chain(policy.seccomp.file.iter().map(|file| (&*file.path, &file.origin)))
+        .chain(channel)
+}
+
+/// A run would end with an error for each of these.
+pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Vec<Warning> {
+    let is_made = |path: &Path| policy.run.create.iter().any(|made| made.path == path);
+    let missing = needed(policy).filter(|(path, _)| facts.missing.iter().any(|missing| missing == path));
+    let missing = missing.filter(|(path, _)| !is_made(path));
+    let missing = missing.map(|(path, origin)| {
+        warning(
+            "source-missing",
+            origin,
+            format!("this host has no {}", path.display()),
+            "a run with this policy does not start here",
+            "make it first, correct the name, or write `optional = true` for a view that may be absent",
+        )
+    });
+    missing.collect()
+}
