@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::error::Error;
 use crate::policy::{Layer, Mode, NetworkMode, profile};
@@ -55,9 +55,22 @@ pub enum Command {
         /// What to look for, as KEY=VALUE lines.
         facts: PathBuf,
     },
-    /// The policy that the flags and files come to.
+    /// Show, check or describe a policy.
     #[command(subcommand, after_help = examples::POLICY)]
     Policy(PolicyCommand),
+    /// Print a manual page, in the form that man(1) reads.
+    #[command(after_help = examples::MAN)]
+    Man {
+        /// Which page: a command, as `run` or `policy-check`; `policy.5` is the file format.
+        #[arg(default_value = "cellblock")]
+        page: String,
+    },
+    /// Print the completions of a shell.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 /// What to do with a policy.
@@ -284,6 +297,28 @@ pub const EXIT_USAGE: u8 = crate::error::SETUP_FAILED;
 /// The whole command line, for the man page and the shell completions.
 pub fn command() -> clap::Command {
     Cli::command()
+}
+
+/// The command line as shells complete it: without hidden commands, and with the
+/// names of profiles, which the policy checks otherwise.
+pub fn for_completion() -> clap::Command {
+    let whole = command();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+    clap::Command::new("cellblock")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown.cloned().map(with_values))
+}
+
+fn with_values(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_id().as_str() {
+        "profile" => argument.value_parser(PossibleValuesParser::new(profile::names())),
+        "ro_bind" | "bind" => argument.value_hint(ValueHint::AnyPath),
+        "workspace" | "channel" | "expose" => argument.value_hint(ValueHint::DirPath),
+        "policy" | "report" => argument.value_hint(ValueHint::FilePath),
+        "command" => argument.value_hint(ValueHint::CommandName),
+        _ => argument,
+    });
+    command.mut_subcommands(with_values)
 }
 
 /// Reads the command line; `read` gives what a descriptor of `--args` holds.

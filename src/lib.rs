@@ -23,6 +23,7 @@ pub mod fault;
 pub mod host;
 pub mod launch;
 pub mod lint;
+pub mod manual;
 pub mod message;
 pub mod nearest;
 pub mod outcome;
@@ -78,6 +79,8 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
             print(policy::profile::find(&name).unwrap_or_default())
         }
         Command::Policy(PolicyCommand::Schema) => print(&policy::schema::schema()),
+        Command::Man { page } => print_manual(&page),
+        Command::Completions { shell } => print(&manual::completions(shell)),
         Command::Verify(options) => match verify_cell(*options) {
             Ok(false) => return 1,
             result => result.map(drop),
@@ -211,6 +214,15 @@ fn print_plan(options: PlanOptions) -> Result<(), Error> {
         (None, true) => print(&plan.to_json()),
         (missing, false) => print(&plan.to_string()).and(missing.map_or(Ok(()), Err)),
     }
+}
+
+fn print_manual(name: &str) -> Result<(), Error> {
+    let page = manual::find(name).ok_or_else(|| {
+        let pages: Vec<String> = manual::pages().into_iter().map(|page| page.file).collect();
+        Error::new("man", format!("there is no page `{name}`"))
+            .remedy(format!("the pages are {}", pages.join(", ")))
+    })?;
+    print(&page.text)
 }
 
 fn show_policy(options: ShowOptions) -> Result<(), Error> {

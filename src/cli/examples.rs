@@ -122,3 +122,19 @@ Examples:
 pub(super) const PROFILE: &str = "\
 Examples:
   cellblock policy profile claude > cell.toml";
+
+pub(super) const MAN: &str = "\
+Examples:
+  cellblock man | man -l -
+  cellblock man run | man -l -
+  cellblock man policy.5 > ~/.local/share/man/man5/cellblock-policy.5
+
+Exit status:
+  0    the page was printed
+  125  there is no such page";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  source <(cellblock completions bash)
+  cellblock completions zsh > ~/.zfunc/_cellblock
+  cellblock completions fish > ~/.config/fish/completions/cellblock.fish";

@@ -89,3 +89,28 @@ fn a_name_begins_no_line_of_a_message() {
     );
     assert!(directory.as_os_str().as_bytes().contains(&b'\n'));
 }
+
+#[test]
+fn the_binary_has_its_manual_and_completions() {
+    let Some(site) = Site::new() else { return };
+    let print = |words: &[&str]| site.command(site.program()).args(words).output().unwrap();
+    for page in ["cellblock", "run", "cellblock-verify", "policy-check.1", "policy", "policy.5"] {
+        let output = print(&["man", page]);
+        assert!(output.status.success(), "{page}: {}", stderr(&output));
+        assert!(output.stdout.starts_with(b".ie") || output.stdout.starts_with(b".TH"), "{page}");
+    }
+    let output = print(&["man", "nosuch"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("cellblock-policy.5"));
+    for shell in ["bash", "zsh", "fish"] {
+        let output = print(&["completions", shell]);
+        assert!(output.status.success() && output.stdout.len() > 1000, "{shell}");
+    }
+    let script = print(&["completions", "bash"]).stdout;
+    site.file("complete.bash", script, 0o644);
+    let complete = "source complete.bash; COMP_WORDS=(cellblock run --profile ''); COMP_CWORD=3; \
+                    _cellblock cellblock '' --profile; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let output = site.beside("bash", &["-c", complete]).unwrap();
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(words.lines().any(|word| word == "claude"), "{words}{}", stderr(&output));
+}

@@ -19,7 +19,9 @@ pub struct CompletionsArgs {}
 /// Writes the man pages.
 pub fn man(_: ManArgs) -> Result<()> {
     let directory = directory("man")?;
-    clap_mangen::generate_to(cellblock::cli::command(), &directory)?;
+    for page in cellblock::manual::pages() {
+        fs::write(directory.join(page.file), page.text)?;
+    }
     println!("{}", directory.display());
     Ok(())
 }
@@ -28,7 +30,7 @@ pub fn man(_: ManArgs) -> Result<()> {
 pub fn completions(_: CompletionsArgs) -> Result<()> {
     let directory = directory("completions")?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut cellblock::cli::command(), "cellblock", &directory)?;
+        generate_to(shell, &mut cellblock::cli::for_completion(), "cellblock", &directory)?;
     }
     println!("{}", directory.display());
     Ok(())
