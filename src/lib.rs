@@ -172,7 +172,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     if options.json {
         print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;
     } else {
-        print(&verify::table(&document, options.strict, Look::of_stdout().colour))?;
+        print(&verify::table(&document, options.strict, Look::of_stdout()))?;
     }
     Ok(document.sound)
 }
