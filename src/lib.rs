@@ -259,7 +259,7 @@ fn load(options: &CellOptions) -> Result<Policy, Error> {
 fn policy_error(error: PolicyError) -> Error {
     let mut message = Error::new("policy", error.to_string()).detail(error.excerpt().to_vec());
     message.remedy = error.remedy();
-    message
+    message.also(error.also.into_iter().map(policy_error))
 }
 
 /// Reads the options that `--args FD` stands for.

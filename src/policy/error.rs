@@ -15,6 +15,8 @@ pub struct PolicyError {
     pub place: Origin,
     /// What is wrong there.
     pub problem: Problem,
+    /// What else is wrong in the same file.
+    pub also: Vec<PolicyError>,
 }
 
 /// What is wrong at one place of a policy.
@@ -122,7 +124,7 @@ pub enum Problem {
 impl Problem {
     /// This problem at `place`.
     pub fn at(self, place: impl Into<Origin>) -> PolicyError {
-        PolicyError { place: place.into(), problem: self }
+        PolicyError { place: place.into(), problem: self, also: Vec::new() }
     }
 }
 

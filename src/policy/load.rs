@@ -12,7 +12,7 @@ use super::error::{PolicyError, Problem};
 use super::file::File;
 use super::schema::places_of;
 use super::vars::{Env, Vars};
-use super::{Origin, Policy, profile};
+use super::{Origin, Policy, profile, recover};
 use crate::cli::CellOptions;
 use crate::nearest::nearest;
 
@@ -30,7 +30,8 @@ const FILE_MAX: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// The first thing that is wrong, with its place.
+/// The first thing that is wrong, with its place, and with what else is wrong in
+/// the same file.
 pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
     let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
     let mut loader = Loader { vars, cwd, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
@@ -92,13 +93,15 @@ impl Loader<'_> {
         if self.done.contains(&source.name) {
             return Ok(());
         }
-        let file = source.parse(&self.vars)?;
+        let all = |first| recover::with_all(source, &self.vars, first);
+        let file = source.parse(&self.vars).map_err(all)?;
         self.open.push(source.name.clone());
         for parent in &file.extends {
             self.extend(source, parent.value(), &source.origin(parent.offset()))?;
         }
         self.open.pop();
-        self.draft.add_file(file, source)?;
+        let all = |first| recover::with_all(source, &self.vars, first);
+        self.draft.add_file(file, source).map_err(all)?;
         self.done.push(source.name.clone());
         Ok(())
     }
@@ -165,15 +168,30 @@ impl Source<'_> {
     }
 
     fn parse(&self, vars: &Vars) -> Result<File, PolicyError> {
-        let mut table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
+        let mut table = self.table()?;
+        if let Some((_, error)) = self.expand_table(table.get_mut(), vars).into_iter().next() {
+            return Err(error);
+        }
+        serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
+    }
+
+    /// The text as TOML, of this version.
+    pub fn table(&self) -> Result<Spanned<DeTable<'_>>, PolicyError> {
+        let table = DeTable::parse(self.text).map_err(|error| self.syntax(error))?;
         self.version(table.get_ref())?;
-        for (section, value) in table.get_mut().iter_mut() {
+        Ok(table)
+    }
+
+    /// Fills variables in; what cannot be, by its offset.
+    pub fn expand_table(&self, table: &mut DeTable, vars: &Vars) -> Vec<(usize, PolicyError)> {
+        let mut errors = Vec::new();
+        for (section, value) in table.iter_mut() {
             // Anywhere else a value may leave more than was meant: of
             // `runs/${run}` an empty one all runs, and `r1/keys` a part of another.
             let free_text = section.get_ref().as_ref() == "environment";
-            self.expand(value, vars, free_text)?;
+            self.expand(value, vars, free_text, &mut errors);
         }
-        serde::Deserialize::deserialize(Deserializer::from(table)).map_err(|error| self.syntax(error))
+        errors
     }
 
     /// First of all: a file of another version may hold anything.
@@ -191,32 +209,31 @@ impl Source<'_> {
         }
     }
 
-    fn expand(&self, value: &mut Spanned<DeValue>, vars: &Vars, free_text: bool) -> Result<(), PolicyError> {
+    fn expand(
+        &self,
+        value: &mut Spanned<DeValue>,
+        vars: &Vars,
+        free_text: bool,
+        errors: &mut Vec<(usize, PolicyError)>,
+    ) {
         let offset = value.span().start;
         match value.get_mut() {
-            DeValue::String(text) => {
-                let expanded = vars.expand(text, free_text);
-                let expanded = expanded.map_err(|problem| problem.at(self.origin(offset)))?;
-                if let Some(expanded) = expanded {
-                    *text = expanded.into();
-                }
-            }
+            DeValue::String(text) => match vars.expand(text, free_text) {
+                Ok(Some(expanded)) => *text = expanded.into(),
+                Ok(None) => {}
+                Err(problem) => errors.push((offset, problem.at(self.origin(offset)))),
+            },
             DeValue::Array(values) => {
-                for value in values.iter_mut() {
-                    self.expand(value, vars, free_text)?;
-                }
+                values.iter_mut().for_each(|value| self.expand(value, vars, free_text, errors));
             }
             DeValue::Table(table) => {
-                for (_, value) in table.iter_mut() {
-                    self.expand(value, vars, free_text)?;
-                }
+                table.iter_mut().for_each(|(_, value)| self.expand(value, vars, free_text, errors));
             }
             _ => {}
         }
-        Ok(())
     }
 
-    fn syntax(&self, mut error: toml::de::Error) -> PolicyError {
+    pub fn syntax(&self, mut error: toml::de::Error) -> PolicyError {
         error.set_input(Some(self.text));
         let start = error.span().map(|span| span.start);
         let place = start.map_or_else(|| Origin(self.name.clone()), |start| self.origin(start));
@@ -252,8 +269,9 @@ fn remedy(message: &str, key: &str) -> Option<String> {
     let mut names = message.split('`').skip(1).step_by(2);
     if message.starts_with("unknown ") {
         let name = names.next()?;
-        let known = names.collect();
-        return instead_of(name, known, key).or_else(|| place_for(message, name));
+        let known: Vec<&str> = names.collect();
+        let instead = instead_of(name, &known, key).or_else(|| place_for(message, name));
+        return instead.or_else(|| (!known.is_empty()).then(|| format!("write {}", known.join(" or "))));
     }
     // A bare word is taken for what its first letter could begin.
     let bare = ["string values must be quoted", "invalid boolean", "invalid float", "invalid mantissa"];
@@ -277,11 +295,9 @@ fn remedy(message: &str, key: &str) -> Option<String> {
 }
 
 /// What to write instead of `name`, where one of `known` was expected.
-fn instead_of(name: &str, mut known: Vec<&str>, key: &str) -> Option<String> {
+fn instead_of(name: &str, known: &[&str], key: &str) -> Option<String> {
     let is_layer = key == "without";
-    if is_layer {
-        known = vec!["landlock", "seccomp", "network"];
-    }
+    let known = if is_layer { &["landlock", "seccomp", "network"] } else { known };
     if let Some(known) = nearest(name, known.iter().copied()) {
         return Some(format!("did you mean `{known}`?"));
     }

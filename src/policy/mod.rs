@@ -8,6 +8,7 @@ pub mod error;
 pub mod file;
 pub mod load;
 pub mod profile;
+mod recover;
 pub mod schema;
 pub mod secret;
 pub mod show;
@@ -25,6 +26,13 @@ use serde::{Deserialize, Serialize};
 /// Every message about an entry begins with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin(pub String);
+
+impl Origin {
+    /// The line of a file; 0 of a flag.
+    fn line(&self) -> usize {
+        self.0.rsplit(':').next().and_then(|line| line.parse().ok()).unwrap_or(0)
+    }
+}
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -38,6 +38,13 @@ impl<'a> Vars<'a> {
         Ok(Vars { values, env })
     }
 
+    /// The same, and `name` stands for `value`.
+    pub fn with(&self, name: &str, value: &str) -> Vars<'a> {
+        let mut values = self.values.clone();
+        values.insert(name.to_owned(), value.to_owned());
+        Vars { values, env: self.env }
+    }
+
     /// `text` with every reference replaced; `None` when it holds none. What a
     /// variable holds is not looked at again.
     ///

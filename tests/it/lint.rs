@@ -276,7 +276,8 @@ fn of_many_some_are_named() {
 /// Each name stands in the manual, and each warning says all it has to.
 #[test]
 fn every_warning_is_explained() {
-    let facts = Facts { groups: vec!["docker".into()], cloud: Some("Azure"), ..host() };
+    let mut facts = Facts { groups: vec!["docker".into()], cloud: Some("Azure"), ..host() };
+    facts.missing.push("/srv/instance/x".into());
     let words = [
         &["--bind", "/home", "--bind", "/usr/bin", "--ro-bind", "/srv/harness", "--ro-bind", "/run"][..],
         &["--net", "host", "--env", "TOKEN", "--channel", "/tmp/c", "--mode", "nested"],

@@ -114,3 +114,48 @@ fn the_binary_has_its_manual_and_completions() {
     let words = String::from_utf8_lossy(&output.stdout);
     assert!(words.lines().any(|word| word == "claude"), "{words}{}", stderr(&output));
 }
+
+#[test]
+fn all_that_is_wrong_with_a_file_is_said_at_once() {
+    let Some(site) = Site::new() else { return };
+    let policy = "version = 1\n\
+                  [cell]\n\
+                  hostnam = \"x\"\n\
+                  timeout = 30\n\
+                  home = \"home\"\n\
+                  [filesystem]\n\
+                  ro_bind = [\"/usr/../etc\", \"/opt\", { scr = \"/srv\" }]\n\
+                  bind = [\"${one}\", \"${two}/${one}\",\n  \"${one}\"]\n\
+                  [network]\n\
+                  mode = \"on\"\n\
+                  allow = []\n";
+    site.file("p.toml", policy, 0o644);
+    let output =
+        site.command(site.program()).args(["policy", "check", "--policy", "p.toml"]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    for says in [
+        "p.toml:3: unknown field `hostnam`",
+        "did you mean `hostname`?",
+        "p.toml:4: ",
+        "write \"30s\"",
+        "p.toml:5: `home` is a path in the cell and not absolute",
+        "p.toml:7: ",
+        "p.toml:8: `${one}` is not defined",
+        "p.toml:8: `${two}` is not defined",
+        "p.toml:11: unknown variant `on`",
+        "p.toml:12: unknown field `allow`",
+    ] {
+        assert!(said.contains(says), "{says}\n{said}");
+    }
+    assert_eq!(said.matches("`${one}` is not defined").count(), 1, "{said}");
+    let errors = said.lines().filter(|line| line.starts_with("cellblock: policy: p.toml:")).count();
+    assert!(errors >= 7, "{said}");
+
+    // Every variable of a profile, and each once.
+    let mut check = site.command(site.program());
+    let output = check.args(["policy", "check", "--json", "--profile", "runner-instance"]).output().unwrap();
+    let found = document(&output);
+    let also = found["error"]["also"].as_array().unwrap();
+    assert_eq!(also.len(), 3, "{found:#}");
+}
