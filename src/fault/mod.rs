@@ -17,6 +17,8 @@ pub struct Fault {
     pub cause: &'static str,
     /// What to do.
     pub remedy: &'static str,
+    /// What to do besides, which root has done already.
+    pub for_users: Option<&'static str>,
 }
 
 /// A failed call that speaks for a fault.
@@ -33,16 +35,16 @@ const fn sign(stage: Stage, call: Option<Call>, errno: &'static [Errno]) -> Sign
 }
 
 /// The table. Where two faults show alike, the first one answers.
-pub const FAULTS: [Fault; 6] = [
+pub const FAULTS: [Fault; 11] = [
     Fault {
         name: "userns-refused",
         signs: &[sign(Stage::Namespaces, None, &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS])],
-        cause: "this host lets an ordinary user make no user namespace: a container's or service's seccomp filter, a \
-                security module, a chroot, or a kernel without them",
+        cause: "this host refuses a user namespace: a container's or service's seccomp filter, a security module, a \
+                sysctl, a chroot, or a kernel without them",
         remedy: "in a container allow clone and unshare with namespace flags (Docker: --security-opt \
-                 seccomp=PROFILE.json); under systemd set RestrictNamespaces=no; on Debian set \
-                 kernel.unprivileged_userns_clone=1; leave a chroot by pivot_root; or start with sudo and --run-as \
-                 UID:GID",
+                 seccomp=unconfined, or a profile of your own); under systemd set RestrictNamespaces=no; on Debian \
+                 set kernel.unprivileged_userns_clone=1; start outside of a chroot, or enter it by pivot_root",
+        for_users: Some("where a sysctl refuses ordinary users alone, start with sudo and --run-as UID:GID"),
     },
     Fault {
         name: "namespace-limit",
@@ -50,6 +52,7 @@ pub const FAULTS: [Fault; 6] = [
         cause: "a limit on namespaces is used up or zero, here or in an outer user namespace; this is not disk space",
         remedy: "raise user.max_user_namespaces and its siblings (sysctl user), end what holds the namespaces (lsns), \
                  or start outside a sandbox that forbids inner ones",
+        for_users: None,
     },
     Fault {
         name: "uid-map-refused",
@@ -59,8 +62,17 @@ pub const FAULTS: [Fault; 6] = [
         ],
         cause: "the user namespace was made, but its id map may not be written: AppArmor's rule on unprivileged user \
                 namespaces (Ubuntu 23.10 and later), or root without CAP_SETFCAP",
-        remedy: "start with sudo and --run-as UID:GID, install an AppArmor profile for cellblock that has `userns,`, \
-                 or set kernel.apparmor_restrict_unprivileged_userns=0",
+        remedy: "install an AppArmor profile for cellblock that has `userns,`, or set \
+                 kernel.apparmor_restrict_unprivileged_userns=0",
+        for_users: Some("or start with sudo and --run-as UID:GID"),
+    },
+    Fault {
+        name: "proc-read-only",
+        signs: &[sign(Stage::Ids, Some(Call::Open), &[Errno::EROFS])],
+        cause: "/proc is mounted read-only, so that no id map can be written",
+        remedy: "leave /proc writable: under systemd take `/` and `/proc` out of ReadOnlyPaths=, or set \
+                 ReadWritePaths=/proc",
+        for_users: None,
     },
     Fault {
         name: "proc-too-revealing",
@@ -71,7 +83,8 @@ pub const FAULTS: [Fault; 6] = [
         cause: "the present /proc is partly covered, as in most containers, so the kernel refuses a fresh one \
                 (dmesg: `VFS: Mount too revealing`)",
         remedy: "Docker: --security-opt systempaths=unconfined; Podman: --security-opt unmask=ALL; Kubernetes: \
-                 procMount: Unmasked; systemd: ProtectKernelTunables=no and ProcSubset=all",
+                 procMount: Unmasked; elsewhere start where nothing is mounted below /proc (findmnt -R /proc)",
+        for_users: None,
     },
     Fault {
         name: "mount-refused",
@@ -85,8 +98,47 @@ pub const FAULTS: [Fault; 6] = [
         ],
         cause: "the namespaces are there, but mounting is refused: by AppArmor or SELinux (EACCES), by an outer \
                 Landlock domain or seccomp filter (EPERM), or by a kernel before 5.14 (ENOSYS)",
-        remedy: "Docker: --security-opt apparmor=unconfined, or label=disable for SELinux; Kubernetes: \
-                 appArmorProfile type Unconfined; do not start inside another sandbox that uses Landlock",
+        remedy: "EACCES: Docker and Podman: --security-opt apparmor=unconfined, or label=disable for SELinux; \
+                 Kubernetes: appArmorProfile type Unconfined; LXC: an AppArmor profile that allows mounts. EPERM: \
+                 --security-opt seccomp=unconfined; and do not start inside another sandbox that uses Landlock",
+        for_users: None,
+    },
+    Fault {
+        name: "hostname-refused",
+        signs: &[sign(Stage::Hostname, Some(Call::Sethostname), &[Errno::EPERM, Errno::ENOSYS])],
+        cause: "sethostname(2) is refused by an outer filter, as systemd's ProtectHostname= and rootless Podman's \
+                default filter do, though the host name is the cell's own",
+        remedy: "under systemd set ProtectHostname=no; in a container allow sethostname (Podman: --security-opt \
+                 seccomp=unconfined)",
+        for_users: None,
+    },
+    Fault {
+        name: "keyring-refused",
+        signs: &[sign(Stage::Credentials, Some(Call::Keyctl), &[Errno::EPERM, Errno::ENOSYS])],
+        cause: "keyctl(2) is refused by an outer filter, as systemd-nspawn's and Docker's do, and without it the \
+                cell would keep the launcher's keyring",
+        remedy: "allow keyctl in that filter: systemd-nspawn --system-call-filter=@keyring; Docker: --security-opt \
+                 seccomp=unconfined",
+        for_users: None,
+    },
+    Fault {
+        name: "address-family-refused",
+        signs: &[sign(Stage::Network, Some(Call::Socket), &[Errno::EAFNOSUPPORT])],
+        cause: "an outer filter refuses sockets of IP, as systemd's RestrictAddressFamilies= does, and without one \
+                the cell's loopback cannot be brought up",
+        remedy: "add AF_INET to RestrictAddressFamilies=, or give the cell the host's network (--net host)",
+        for_users: None,
+    },
+    Fault {
+        name: "process-limit",
+        signs: &[
+            sign(Stage::Process, Some(Call::Clone), &[Errno::EAGAIN]),
+            sign(Stage::Namespaces, Some(Call::Clone), &[Errno::EAGAIN]),
+        ],
+        cause: "a limit on processes is reached: the cgroup's pids.max (systemd's TasksMax=, Docker's --pids-limit) \
+                or RLIMIT_NPROC (ulimit -u)",
+        remedy: "raise that limit, or end what uses it up; a cell needs two processes and its provider's",
+        for_users: None,
     },
     LANDLOCK,
 ];
@@ -98,10 +150,21 @@ const LANDLOCK: Fault = Fault {
         Some(Call::LandlockCreateRuleset),
         &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EINVAL, Errno::ENOMSG],
     )],
-    cause: "Landlock is not built in, not among the kernel's active security modules, hidden by an outer filter, or \
-            older than the policy asks for",
-    remedy: "boot with `landlock` in lsm= (kernel 5.13 and later), or lower `[require] landlock`",
+    cause: "Landlock is not built in, not among the kernel's active security modules, or hidden by an outer filter, as \
+            systemd-nspawn's and systemd's SystemCallFilter= hide it",
+    remedy: "boot with `landlock` in lsm= (kernel 5.13 and later); where /sys/kernel/security/lsm names it, allow \
+             landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the outer filter \
+             (systemd-nspawn --system-call-filter=)",
+    for_users: None,
 };
+
+impl Fault {
+    /// What to do, for root or for an ordinary user.
+    pub fn remedy(&self, is_root: bool) -> String {
+        let besides = self.for_users.filter(|_| !is_root);
+        [self.remedy].into_iter().chain(besides).collect::<Vec<_>>().join("; ")
+    }
+}
 
 /// The fault that a failed call speaks for.
 pub fn explain(stage: Stage, failure: Failure) -> Option<&'static Fault> {
@@ -114,14 +177,27 @@ pub fn explain(stage: Stage, failure: Failure) -> Option<&'static Fault> {
     })
 }
 
+/// The kernel that first has each Landlock ABI, from 1 on.
+const KERNELS: [&str; 7] = ["5.13", "5.19", "6.2", "6.7", "6.10", "6.12", "6.15"];
+
 /// The error of a host whose Landlock is too old for a layer.
 pub fn landlock(layer: Layer, found: u32, needed: u32) -> Error {
-    let what = match found {
-        0 => format!("no Landlock, where ABI {needed} is needed"),
-        found => format!("Landlock ABI {found}, where {needed} is needed"),
+    let waiver = format!("or waive the layer by name: --allow-missing {}", layer.name());
+    let mut error = if found == 0 {
+        Error::new("landlock", format!("no Landlock, where ABI {needed} is needed"))
+            .cause(LANDLOCK.cause)
+            .remedy(format!("{}; {waiver}", LANDLOCK.remedy))
+    } else {
+        let kernel = (needed as usize).checked_sub(1).and_then(|index| KERNELS.get(index));
+        let kernel = kernel.map_or("a later one".to_owned(), |kernel| format!("{kernel} or later"));
+        let boot = format!("boot a kernel that has ABI {needed} ({kernel})");
+        Error::new("landlock", format!("Landlock ABI {found}, where {needed} is needed"))
+            .cause("this host's Landlock is older than that")
+            .remedy(match layer {
+                Layer::Landlock => format!("{boot}, or write `landlock = {found}` under [require]"),
+                _ => format!("{boot}, {waiver}"),
+            })
     };
-    let waiver = format!("{}, or waive the layer by name: --allow-missing {}", LANDLOCK.remedy, layer.name());
-    let mut error = Error::new("landlock", what).cause(LANDLOCK.cause).remedy(waiver);
     error.fault = Some(LANDLOCK.name);
     error
 }
@@ -147,6 +223,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn root_is_not_told_to_start_with_sudo() {
+        for fault in &FAULTS {
+            assert!(!fault.remedy(true).contains("sudo"), "{}", fault.name);
+            assert!(!fault.cause.contains("ordinary user make"), "{}", fault.name);
+        }
+        assert!(FAULTS[0].remedy(false).contains("sudo"));
+    }
+
+    #[test]
+    fn an_older_landlock_is_answered_with_its_kernel() {
+        let error = landlock(Layer::LandlockScope, 2, 6).remedy.unwrap();
+        assert_eq!(
+            error,
+            "boot a kernel that has ABI 6 (6.12 or later), or waive the layer by name: --allow-missing landlock-scope"
+        );
+        let error = landlock(Layer::Landlock, 7, 99).remedy.unwrap();
+        assert!(!error.contains("--allow-missing") && error.contains("`landlock = 7`"), "{error}");
+        let error = landlock(Layer::Landlock, 0, 1).remedy.unwrap();
+        assert!(error.contains("lsm=") && error.contains("--allow-missing landlock"), "{error}");
     }
 
     #[test]

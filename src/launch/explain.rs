@@ -1,5 +1,9 @@
 //! The words for what failed in the child, which has none itself.
 
+use std::fs;
+
+use nix::unistd::geteuid;
+
 use crate::error::Error;
 use crate::fault;
 use crate::plan::{Plan, Stage, Step};
@@ -9,8 +13,25 @@ use crate::sys::{Call, Errno, Failure};
 pub(super) fn namespaces(plan: &Plan, failure: Failure) -> Error {
     let names: Vec<&str> = plan.namespaces.iter().map(|namespace| namespace.name()).collect();
     let what = format!("{} with {} namespaces", failure.call.name(), names.join(", "));
-    let error = Error::new(Stage::Namespaces.name(), what).errno(failure.errno);
-    with_fault(error, Stage::Namespaces, failure)
+    let error = with_fault(
+        Error::new(Stage::Namespaces.name(), what).errno(failure.errno),
+        Stage::Namespaces,
+        failure,
+    );
+    if failure.errno == Errno::EPERM && is_in_a_chroot() {
+        return error
+            .cause("the launcher runs in a chroot, where the kernel makes no user namespace")
+            .remedy(
+                "start outside of it, or enter the tree by pivot_root(2) instead (unshare --mount, bwrap)",
+            );
+    }
+    error
+}
+
+/// In a chroot no mount has the place `/` (user_namespaces(7), EPERM).
+fn is_in_a_chroot() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))
 }
 
 /// The words for a step that failed in the child.
@@ -50,7 +71,7 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
 fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
     if let Some(fault) = fault::explain(stage, failure) {
         error.fault = Some(fault.name);
-        error = error.cause(fault.cause).remedy(fault.remedy);
+        error = error.cause(fault.cause).remedy(fault.remedy(geteuid().is_root()));
     }
     error
 }

@@ -47,9 +47,16 @@ fn sudo_caller() -> Option<RunAs> {
 /// with `setgroups` denied could not drop by itself.
 pub(super) fn drop_groups() -> Result<(), Error> {
     setgroups(&[]).map_err(|errno| {
-        Error::new("ids", "the supplementary groups cannot be dropped")
-            .errno(errno)
-            .remedy("give the container CAP_SETGID, or start as the ordinary user itself")
+        let error = Error::new("ids", "the supplementary groups cannot be dropped").errno(errno);
+        // Denied for good where an ordinary user has made this namespace (user_namespaces(7)).
+        if std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|word| word.trim() == "deny") {
+            return error
+                .cause("the user namespace that the launcher runs in denies setgroups(2), as `unshare -Ur` and systemd's PrivateUsers= make it; its root is one ordinary user")
+                .remedy("start as that user itself, outside of the namespace");
+        }
+        error
+            .cause("root lacks CAP_SETGID here")
+            .remedy("give the container CAP_SETGID (Docker: --cap-add SETGID), or start as the ordinary user itself")
     })
 }
 
@@ -62,13 +69,22 @@ pub(super) fn write_maps(child: i32, ids: Ids, report: BorrowedFd) -> Result<(),
         ("gid_map", format!("{gid} {gid} 1")),
     ] {
         std::fs::write(format!("/proc/{child}/{name}"), content).map_err(|error| {
-            Error::new("ids", format!("{name} of the cell cannot be written"))
-                .errno(errno(&error))
-                .cause(match missing_capabilities() {
-                    missing if missing.is_empty() => format!("{uid}:{gid} is not mapped in this container"),
-                    missing => format!("root lacks {} here", missing.join(", ")),
-                })
-                .remedy("name an id that exists in this container, or give the container these capabilities")
+            let errno = errno(&error);
+            let error = Error::new("ids", format!("{name} of the cell cannot be written")).errno(errno);
+            let missing = missing_capabilities();
+            if errno == Errno::EROFS {
+                error
+                    .cause("/proc is mounted read-only here, so that no id map can be written")
+                    .remedy("leave /proc writable: under systemd take it out of ReadOnlyPaths=, or set ReadWritePaths=/proc")
+            } else if missing.is_empty() {
+                error
+                    .cause(format!("{uid}:{gid} is not mapped in this container"))
+                    .remedy("name an id that exists in this container (/proc/self/uid_map, gid_map)")
+            } else {
+                error
+                    .cause(format!("root lacks {} here", missing.join(", ")))
+                    .remedy("give the container these capabilities, or start as the ordinary user itself")
+            }
         })?;
     }
     fd::write(report.as_raw_fd(), b"g")

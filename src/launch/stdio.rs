@@ -21,7 +21,7 @@ use nix::unistd::{Gid, Uid, fchown, isatty, pipe2};
 use crate::child::Stream;
 use crate::error::Error;
 use crate::host::{Ids, Kind};
-use crate::sys::fd;
+use crate::sys::{Errno, fd};
 
 /// The three streams as the provider gets them, and what has to be copied.
 pub(super) struct Stdio {
@@ -68,9 +68,7 @@ impl Stdio {
                         continue;
                     }
                     copied.push((identity, index));
-                    stdio
-                        .copy(index, file, ids)
-                        .map_err(|errno| refuse(name, "no pipe can be made for it").errno(errno))?;
+                    stdio.copy(index, file, ids).map_err(|errno| no_pipe(name, errno))?;
                 }
             }
         }
@@ -114,6 +112,19 @@ fn duplicate(index: usize) -> io::Result<OwnedFd> {
         0 => io::stdin().as_fd().try_clone_to_owned(),
         1 => io::stdout().as_fd().try_clone_to_owned(),
         _ => io::stderr().as_fd().try_clone_to_owned(),
+    }
+}
+
+/// The words for a stream that nothing could be made for.
+fn no_pipe(name: &str, errno: Errno) -> Error {
+    let error = refuse(name, "no pipe can be made for it").errno(errno);
+    match errno {
+        Errno::EPERM => {
+            error.cause("its pipe cannot be given to the user of the run: root lacks CAP_CHOWN here").remedy(
+                "give the launcher CAP_CHOWN (systemd: CapabilityBoundingSet=), or start it as that user",
+            )
+        }
+        _ => error,
     }
 }
 

@@ -11,6 +11,7 @@ mod durable;
 mod escape;
 mod filters;
 mod hiding;
+mod hosts;
 mod inject;
 mod instance;
 mod isolation;

@@ -470,9 +470,13 @@ impl<'a> Tree<'a> {
                         .remedy("give that user search permission (chmod o+x), or move the tree"),
                     Errno::ENOSYS => error
                         .cause(
-                            "openat2(2) is refused: by another sandbox's filter, or by a kernel before 5.6",
+                            "openat2(2) is refused: by the filter of another sandbox or of a systemd unit \
+                             (RestrictSUIDSGID=, which DynamicUser= sets too), or by a kernel before 5.6",
                         )
-                        .remedy("start outside of that sandbox; a cell starts inside a cell of mode nested"),
+                        .remedy(
+                            "set RestrictSUIDSGID=no and DynamicUser=no in the unit, or start outside of that \
+                             sandbox; a cell starts inside a cell of mode nested",
+                        ),
                     _ => error,
                 })
             }
