@@ -24,10 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, mkfifo};
 
-/// Where fixtures are made: everybody can write there, nobody else's directory
-/// is on the way, and it is not `/tmp`, which every cell has for itself and may
-/// write, so that no narrower right can stand below it.
-const BASE: &str = "/var/tmp";
+use super::place;
 
 /// The user and group that own a fixture and run its harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +59,7 @@ impl Fixture {
     /// When a file cannot be made, or the harness does not start.
     pub fn new(owner: Option<Owner>, program: &Path, words: &[&str]) -> io::Result<Fixture> {
         let mark = mark();
-        let root = PathBuf::from(format!("{BASE}/cell-{mark}"));
+        let root = place::find()?.join(format!("cell-{mark}"));
         let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}-tmp"));
         let tree = Tree { root: &root, in_tmp: &in_tmp, owner };
         let started = tree.fill(&mark, program).and_then(|mut facts| {

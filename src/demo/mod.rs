@@ -5,6 +5,7 @@ pub mod agent;
 mod checks;
 pub mod fixture;
 pub mod harness;
+mod place;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
@@ -62,7 +63,11 @@ impl Demo {
     ///
     /// When a file cannot be made, or the harness not be started.
     pub fn new(without: &[Layer], owner: Option<Owner>) -> Result<Demo, Error> {
-        Demo::make(without, owner).map_err(failed)
+        Demo::make(without, owner).map_err(|error| {
+            failed(error)
+                .cause("the fixture is made in TMPDIR, in /var/tmp or in memory, and none of these takes it")
+                .remedy("set TMPDIR to a directory that takes files and is not below /tmp or /dev")
+        })
     }
 
     fn make(without: &[Layer], owner: Option<Owner>) -> io::Result<Demo> {

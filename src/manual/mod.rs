@@ -115,7 +115,7 @@ fn files(roff: &mut Roff) {
         ),
         (
             "/var/tmp/cell-*",
-            "On the host: the fixture of `demo` and of `verify` without a policy. It is removed at the end.",
+            "On the host, or in TMPDIR: the fixture of `demo` and of `verify` without a policy. It is removed at the end.",
         ),
     ] {
         roff.control("TP", []);

@@ -93,3 +93,39 @@ fn a_read_only_proc_is_named() {
         &["not mapped"],
     );
 }
+
+/// Neither directory takes a file, as in a container with a read-only root.
+#[test]
+fn demo_and_verify_need_no_directory_that_takes_files() {
+    let Some(site) = Site::new() else { return };
+    if !skip::has_root() {
+        return;
+    }
+    let read_only = "mount -t tmpfs -o ro none /var/tmp && mount -t tmpfs -o ro none /tmp";
+    for command in ["verify --json", "demo"] {
+        let copy =
+            "cp $RUN /run/cellblock-test-$$ && exec 9</run/cellblock-test-$$ && rm /run/cellblock-test-$$";
+        let user = format!("exec setpriv --reuid $ID --regid $GID --clear-groups /proc/self/fd/9 {command}");
+        let root = format!("exec /proc/self/fd/9 {command}");
+        for start in [user, root] {
+            let output = as_root(&site, &format!("exec 9<$RUN && {read_only} && {start}"));
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{start}\n{}\n{text}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn the_fixture_stands_where_tmpdir_says() {
+    let Some(site) = Site::new() else { return };
+    let place = site.directory("elsewhere");
+    let output = site.command(site.program()).arg("demo").env("TMPDIR", &place).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("files in {}/cell-", place.display())), "{}{text}", stderr(&output));
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+    // What the cell has for itself is no place for it.
+    for place in ["/tmp", "/dev/shm", "/nowhere", "relative"] {
+        let output = site.command(site.program()).arg("demo").env("TMPDIR", place).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{place}: {}", stderr(&output));
+    }
+}
