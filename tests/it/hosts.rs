@@ -103,8 +103,6 @@ fn demo_and_verify_need_no_directory_that_takes_files() {
     }
     let read_only = "mount -t tmpfs -o ro none /var/tmp && mount -t tmpfs -o ro none /tmp";
     for command in ["verify --json", "demo"] {
-        let copy =
-            "cp $RUN /run/cellblock-test-$$ && exec 9</run/cellblock-test-$$ && rm /run/cellblock-test-$$";
         let user = format!("exec setpriv --reuid $ID --regid $GID --clear-groups /proc/self/fd/9 {command}");
         let root = format!("exec /proc/self/fd/9 {command}");
         for start in [user, root] {
