@@ -8,10 +8,12 @@
 //! anew. A directory leads out of the cell by `..`, and any other device is the
 //! host's: both are refused.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -29,7 +31,7 @@ pub(super) struct Stdio {
     /// The first stream that is a terminal of the caller's.
     pub terminal: Option<OwnedFd>,
     pub copies: Vec<Copy>,
-    /// What a file on standard input gets back of what nobody has read.
+    /// A file on standard input, which goes back where the provider reads nothing.
     pub unread: Option<Unread>,
     /// The provider's ends of the pipes, to be closed once it has them.
     pub given: Vec<OwnedFd>,
@@ -91,15 +93,15 @@ impl Stdio {
             // Who may open /dev/stdin is decided by the pipe's owner.
             fchown(&given, Some(Uid::from_raw(ids.uid)), Some(Gid::from_raw(ids.gid)))?;
         }
+        let taken = Rc::default();
         if index == 0 && file.metadata().is_ok_and(|stat| stat.is_file()) {
-            let (file, pipe) = (file.try_clone(), given.try_clone());
-            self.unread = file.ok().zip(pipe.ok()).map(|(file, pipe)| Unread { file, pipe });
+            self.unread = Unread::new(&file, &given, &taken).ok();
         }
         self.streams[index] = Stream::Descriptor(given.as_raw_fd());
         self.given.push(given);
         let (callers, ours) = (End::new(file, index == 0), End::File(ours.into()));
         let (from, to) = if index == 0 { (callers, ours) } else { (ours, callers) };
-        self.copies.push(Copy { from, to, pending: Vec::new(), is_output: index > 0 });
+        self.copies.push(Copy { from, to, pending: Vec::new(), taken, is_output: index > 0 });
         Ok(())
     }
 }
@@ -228,28 +230,55 @@ pub(super) struct Copy {
     to: End,
     /// Read and not yet written.
     pending: Vec<u8>,
+    /// How much was read in all.
+    taken: Rc<Cell<u64>>,
     is_output: bool,
 }
 
 /// A file on standard input, which the launcher reads ahead of the provider.
 ///
-/// In `while read line; do cellblock run …; done < list` each run would
-/// otherwise take the rest of the list along.
+/// The caller shares its offset: in `while read line; do cellblock run …; done
+/// < list`, and where a shell reads its script from there. So a provider must
+/// not choose where the next reader goes on. The file is put back to where the
+/// run began if the provider has read nothing, and to its end if it has read
+/// anything. A provider can pretend either, and both are its right: every
+/// program may leave its input alone, or read all of it.
 pub(super) struct Unread {
     file: File,
+    began_at: u64,
+    /// How much the launcher has read, by its own count.
+    taken: Rc<Cell<u64>>,
     /// The provider's end of the pipe.
     pipe: OwnedFd,
 }
 
 impl Unread {
-    /// Puts the file back to where the provider has stopped reading, given the
-    /// copies that are still under way.
+    fn new(file: &File, pipe: &OwnedFd, taken: &Rc<Cell<u64>>) -> io::Result<Unread> {
+        let mut file = file.try_clone()?;
+        let began_at = file.stream_position()?;
+        Ok(Unread { file, began_at, taken: Rc::clone(taken), pipe: pipe.try_clone()? })
+    }
+
+    /// Leaves the file to the caller, given the copies that are still under way.
     pub fn give_back(mut self, copies: &[Copy]) {
+        let taken = self.taken.get();
+        let went_to = self.began_at + taken;
+        let is_ours = self.file.stream_position().is_ok_and(|at| at == went_to);
+        if taken == 0 || !is_ours {
+            // Somebody else reads there too, and goes on from where it is.
+            return;
+        }
         let pending: usize =
             copies.iter().filter(|copy| !copy.is_output).map(|copy| copy.pending.len()).sum();
-        let unread = fd::readable(self.pipe.as_fd()) + pending;
-        // What cannot be put back was read, as by any program.
-        let _ = self.file.seek(SeekFrom::Current(-(unread as i64)));
+        // The provider can write to its pipe, so this number is a claim of its own.
+        let claimed = fd::readable(self.pipe.as_fd()) + pending;
+        let place = if claimed as u64 == taken {
+            self.began_at
+        } else {
+            self.file.metadata().map_or(went_to, |stat| stat.len().max(went_to))
+        };
+        // Where this fails, the file stays where the launcher has read to.
+        let _ = self.file.seek(SeekFrom::Start(place));
     }
 }
 
@@ -270,6 +299,7 @@ impl Copy {
             self.pending.resize(CHUNK, 0);
             let got = self.from.read(&mut self.pending);
             self.pending.truncate(*got.as_ref().unwrap_or(&0));
+            self.taken.update(|taken| taken + self.pending.len() as u64);
             return match got {
                 Ok(got) => got > 0,
                 Err(error) => error.kind() == ErrorKind::WouldBlock,

@@ -32,6 +32,7 @@ mod shown;
 mod site;
 mod skip;
 mod snapshot;
+mod streams;
 mod terminal;
 mod undermine;
 mod user;
