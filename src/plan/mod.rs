@@ -42,7 +42,7 @@ pub struct Request {
 }
 
 /// An ordered list of steps, and the program that stands at its end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Plan {
     /// The format of this document.
     pub version: u32,
@@ -62,6 +62,7 @@ pub struct Plan {
     pub arguments: Vec<Text>,
     /// Its environment, as `KEY=VALUE`; only the names are printed.
     #[serde(serialize_with = "names_of")]
+    #[schemars(with = "Vec<String>")]
     pub environment: Vec<Text>,
     /// The layers that the host lacks or the user does not want.
     pub waived: Vec<Waiver>,
@@ -112,7 +113,7 @@ impl Prepare {
 }
 
 /// A namespace of the cell's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each is named as in namespaces(7)")]
 pub enum Namespace {

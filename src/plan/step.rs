@@ -1,10 +1,12 @@
 //! One step: one operation of the kernel on one object.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::sys::fd::Identity;
@@ -67,8 +69,22 @@ impl Serialize for Text {
     }
 }
 
+impl JsonSchema for Text {
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
 /// A part of the set-up, by which errors name where they arose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// The clone into new namespaces.
@@ -140,7 +156,7 @@ impl Stage {
 
 /// The files of `/proc/self` that hold the id maps, in the order the kernel
 /// wants them written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IdFile {
     /// `deny`, without which an unprivileged process may not map groups.
@@ -164,7 +180,7 @@ impl IdFile {
 
 /// What the kernel is told, in the order of the plan. Paths without a leading
 /// slash begin at the new root.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "step")]
 pub enum Step {
     /// Waits until the launcher, which is root, has written the id maps.
@@ -207,6 +223,7 @@ pub enum Step {
         path: Text,
         /// What it holds.
         #[serde(serialize_with = "length", rename = "bytes")]
+        #[schemars(with = "u64")]
         content: Arc<[u8]>,
     },
     /// What an overlay takes for "nothing here".
@@ -223,12 +240,13 @@ pub enum Step {
         #[serde(skip)]
         identity: Option<Identity>,
         /// Left out where it has gone since: one of many that nobody named.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         may_vanish: bool,
         /// Where.
         path: Text,
         /// What it may not do.
         #[serde(serialize_with = "attribute_names")]
+        #[schemars(with = "Vec<String>")]
         attributes: Attributes,
         /// The part of the set-up it belongs to.
         stage: Stage,
@@ -251,6 +269,7 @@ pub enum Step {
         path: Text,
         /// What it may not do.
         #[serde(serialize_with = "attribute_names")]
+        #[schemars(with = "Vec<String>")]
         attributes: Attributes,
         /// The part of the set-up it belongs to.
         stage: Stage,
@@ -266,6 +285,7 @@ pub enum Step {
         path: Text,
         /// What it may not do.
         #[serde(serialize_with = "attribute_names")]
+        #[schemars(with = "Vec<String>")]
         attributes: Attributes,
     },
     /// Writes a sysctl of the cell's own namespaces.
@@ -343,6 +363,7 @@ pub enum Step {
     CreateRuleset {
         /// What it denies.
         #[serde(serialize_with = "handled_rights")]
+        #[schemars(with = "BTreeMap<String, Vec<String>>")]
         handled: Handled,
     },
     /// Grants rights on one tree.
@@ -351,6 +372,7 @@ pub enum Step {
         path: Text,
         /// `LANDLOCK_ACCESS_FS_*`
         #[serde(serialize_with = "super::landlock::right_names")]
+        #[schemars(with = "Vec<String>")]
         access: u64,
     },
     /// Enters the domain.
@@ -361,6 +383,7 @@ pub enum Step {
         name: String,
         /// Its program.
         #[serde(serialize_with = "instruction_count", rename = "instructions")]
+        #[schemars(with = "u64")]
         program: Cow<'static, [Insn]>,
     },
     /// Opens an exposure as the provider will: one that is granted and cannot be

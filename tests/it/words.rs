@@ -55,6 +55,21 @@ fn with_json_every_result_has_a_schema() {
     let found = document(&output.unwrap());
     check.validate(&found).unwrap();
     assert_eq!(found["warnings"][0]["name"], "secret-variable");
+
+    let plan = schema(include_str!("../../docs/schema/plan.json"));
+    site.directory("work");
+    for words in
+        ["plan --json -- true", "plan --json --workspace work --hide /usr/share/doc --mode nested -- true"]
+    {
+        let output = site.command(site.program()).args(words.split(' ')).output().unwrap();
+        let found = document(&output);
+        plan.validate(&found).unwrap_or_else(|error| panic!("{words}: {error}"));
+    }
+    for shown in
+        [include_str!("../snapshots/everything.json"), include_str!("../snapshots/layers-missing.json")]
+    {
+        plan.validate(&serde_json::from_str(shown).unwrap()).unwrap();
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub fn run(args: Args) -> Result<()> {
     let schemas = [
         ("error.json", pretty(schemars::schema_for!(cellblock::error::Document))),
         ("check.json", pretty(schemars::schema_for!(cellblock::lint::Report))),
+        ("plan.json", pretty(schemars::schema_for!(cellblock::plan::Plan))),
         ("policy.json", cellblock::policy::schema::schema()),
         ("report.json", pretty(schemars::schema_for!(ReportLine))),
         ("status.json", pretty(schemars::schema_for!(StatusLine))),
