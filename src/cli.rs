@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::error::Error;
@@ -102,7 +102,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub cell: CellOptions,
     /// Write what was applied, and how the run ended, to FILE as JSON lines.
-    #[arg(long, value_name = "FILE", help_heading = "Reporting")]
+    #[arg(long, value_name = "FILE", value_parser = report(), help_heading = "Reporting")]
     pub report: Option<PathBuf>,
     /// Write the stages of the run to descriptor N as JSON lines.
     #[arg(long, value_name = "N", value_parser = descriptor(0), help_heading = "Reporting")]
@@ -216,7 +216,7 @@ pub struct CellOptions {
     #[arg(long, value_name = "UID:GID", help_heading = "Cell")]
     pub run_as: Option<RunAs>,
     /// End the run after DURATION: 90s, 30m, 1h30m.
-    #[arg(long, value_name = "DURATION", help_heading = "Cell")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, help_heading = "Cell")]
     pub timeout: Option<String>,
 
     /// Show SRC read-only, at DEST in the cell.
@@ -265,6 +265,8 @@ pub struct RunAs {
     pub gid: u32,
 }
 
+const NEVER_ROOT: &str = "a cell never runs as root; give an ordinary user and group";
+
 impl FromStr for RunAs {
     type Err = String;
 
@@ -272,13 +274,14 @@ impl FromStr for RunAs {
         let user = text.split(':').next().unwrap_or(text);
         let numbers = || match user.parse::<u32>() {
             Ok(_) => "write UID:GID, two numbers".to_owned(),
+            Err(_) if user == "root" => NEVER_ROOT.to_owned(),
             Err(_) => format!("write UID:GID, two numbers, as in $(id -u {user}):$(id -g {user})"),
         };
         let number = |id: &str| id.parse().map_err(|_| numbers());
         let (uid, gid) = text.split_once(':').ok_or_else(numbers)?;
         let run_as = RunAs { uid: number(uid)?, gid: number(gid)? };
         if run_as.uid == 0 || run_as.gid == 0 {
-            return Err("a cell never runs as root; give an ordinary user and group".to_owned());
+            return Err(NEVER_ROOT.to_owned());
         }
         Ok(run_as)
     }
@@ -338,6 +341,16 @@ pub fn parse(args: Vec<OsString>, read: impl FnMut(RawFd) -> io::Result<Vec<u8>>
 /// command line is, as its errors are printed too.
 pub fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+/// Standard output is the provider's.
+fn report() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|file| match file.to_str() {
+        Some("-") => {
+            Err("write the name of a file: standard output is the provider's; ./- is a file of that name")
+        }
+        _ => Ok(file),
+    })
 }
 
 /// A descriptor's number, from `lowest` on.

@@ -276,6 +276,10 @@ fn read_arguments(fd: RawFd) -> io::Result<Vec<u8>> {
 }
 
 fn print(text: &str) -> Result<(), Error> {
+    // The standard library takes a closed stream for one that swallows all.
+    if !sys::fd::is_inherited(1) {
+        return Err(Error::new("output", "standard output is closed").remedy("redirect it, as to /dev/null"));
+    }
     match writeln!(io::stdout(), "{}", text.trim_end()) {
         // A reader that has had enough, as `| head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -24,8 +24,15 @@ pub(super) fn refusal(args: &[OsString], error: clap::Error) -> Refusal {
         return Refusal::Help(error);
     }
     let said = Said::by(&error);
-    let remedy = own_remedy(args, &error).or(said.tip).unwrap_or(said.usage);
-    Refusal::Error(Box::new(Error::new("usage", said.what).remedy(remedy)))
+    let mut what = said.what;
+    // What a parser of ours says of a value is what to write instead.
+    let of_value = std::error::Error::source(&error).map(ToString::to_string);
+    if let Some(rest) = of_value.as_ref().and_then(|words| what.strip_suffix(&format!(": {words}"))) {
+        what = rest.to_owned();
+    }
+    let remedy = own_remedy(args, &error).or(of_value).or(said.tip).or(said.usage);
+    let remedy = remedy.unwrap_or_else(|| help(args));
+    Refusal::Error(Box::new(Error::new("usage", what).remedy(remedy)))
 }
 
 /// The paragraphs of clap's message.
@@ -33,7 +40,17 @@ struct Said {
     what: String,
     /// A value that is near the wrong one.
     tip: Option<String>,
-    usage: String,
+    usage: Option<String>,
+}
+
+/// Where the command is explained.
+fn help(args: &[OsString]) -> String {
+    let name =
+        args.get(1).and_then(|name| name.to_str()).filter(|name| command().find_subcommand(name).is_some());
+    match name {
+        Some(name) => format!("`cellblock {name} --help` explains each option"),
+        None => "`cellblock --help` names the commands".to_owned(),
+    }
 }
 
 impl Said {
@@ -44,14 +61,11 @@ impl Said {
             lines.join(" ")
         });
         let what = paragraphs.next().unwrap_or_default();
-        let mut said = Said {
-            what: what.strip_prefix("error: ").unwrap_or(&what).to_owned(),
-            tip: None,
-            usage: "see cellblock --help".to_owned(),
-        };
+        let mut said =
+            Said { what: what.strip_prefix("error: ").unwrap_or(&what).to_owned(), tip: None, usage: None };
         for paragraph in paragraphs {
             if let Some(usage) = paragraph.strip_prefix("Usage: ") {
-                said.usage = format!("write it as {usage}");
+                said.usage = Some(format!("write it as {usage}"));
             } else if let Some(tip) = paragraph.strip_prefix("tip: a similar value exists: ") {
                 said.tip = Some(format!("did you mean {tip}?"));
             }
@@ -225,6 +239,8 @@ mod tests {
             ("cellblock run --net egress -- true", "[possible values: none, host]"),
             ("cellblock run --without mounts -- true", "[possible values: landlock, "),
             ("cellblock run --run-as me -- true", "two numbers, as in $(id -u me):$(id -g me)"),
+            ("cellblock run --run-as root:root -- true", "remedy: a cell never runs as root"),
+            ("cellblock run --report - -- true", "remedy: write the name of a file"),
             ("cellblock run --run-as 0:0 -- true", "never runs as root"),
             ("cellblock run --run-as 1000:0 -- true", "never runs as root"),
             ("cellblock run --pass-fd 2 -- true", "write the number of a descriptor, from 3 on"),

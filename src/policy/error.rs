@@ -23,8 +23,13 @@ pub struct PolicyError {
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum Problem {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error("cannot read {}: {}", path.display(), reason(source))]
+    Read {
+        path: PathBuf,
+        source: io::Error,
+        /// A file beside it that may be meant.
+        near: Option<PathBuf>,
+    },
     #[error("{} is larger than {limit} bytes", path.display())]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("not UTF-8 at byte {offset}")]
@@ -121,6 +126,12 @@ pub enum Problem {
     Unwritable(PathBuf),
 }
 
+/// The kernel's words, without the number that the standard library adds.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or(&text).to_owned()
+}
+
 impl Problem {
     /// This problem at `place`.
     pub fn at(self, place: impl Into<Origin>) -> PolicyError {
@@ -140,10 +151,16 @@ impl PolicyError {
     /// What to write instead, where there is more to say than the error says.
     pub fn remedy(&self) -> Option<String> {
         let remedy = match &self.problem {
-            Problem::Read { path, .. } => match path.to_str().filter(|name| profile::find(name).is_some()) {
-                Some(name) => return Some(format!("a profile is given by --profile {name}")),
-                None => "give a readable policy file",
-            },
+            Problem::Read { path, source, near } => {
+                let profile = path.to_str().filter(|name| profile::find(name).is_some());
+                match (profile, near, source.kind()) {
+                    (Some(name), ..) => return Some(format!("a profile is given by --profile {name}")),
+                    (None, Some(near), _) => return Some(format!("did you mean {}?", near.display())),
+                    _ if path == Path::new("-") => "write /dev/stdin",
+                    (.., io::ErrorKind::IsADirectory) => "give a readable policy file; this is a directory",
+                    _ => "give a readable policy file",
+                }
+            }
             Problem::TooLarge { .. } => "give a policy file; this is something else",
             Problem::NotUtf8 { .. } => "write the text in UTF-8",
             Problem::Syntax { remedy, .. } => return remedy.clone(),
@@ -170,6 +187,13 @@ impl PolicyError {
                 let like_environment = name
                     .bytes()
                     .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+                let words = self.place.0.strip_prefix("profile ").and_then(|place| {
+                    let (profile, _) = place.split_once(':')?;
+                    profile::variable(profile, name)
+                });
+                if let Some(words) = words {
+                    return Some(format!("give it with --var {name}=VALUE: {words}"));
+                }
                 let or = if like_environment { format!(", or write ${{env:{name}}}") } else { String::new() };
                 return Some(format!("give it with --var {name}=VALUE{or}"));
             }

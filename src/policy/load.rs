@@ -71,8 +71,8 @@ impl Loader<'_> {
     fn file(&mut self, shown: &Path, path: &Path, from: &Origin) -> Result<(), PolicyError> {
         let name = shown.display().to_string();
         let failed = |source| {
-            let path = shown.to_owned();
-            Problem::Read { path, source }.at(from)
+            let near = similar(path, shown);
+            Problem::Read { path: shown.to_owned(), source, near }.at(from)
         };
         let bytes = read(path).map_err(failed)?;
         if bytes.len() as u64 > FILE_MAX {
@@ -84,8 +84,13 @@ impl Loader<'_> {
             let line = 1 + bytes[..offset].iter().filter(|byte| **byte == b'\n').count();
             Problem::NotUtf8 { offset }.at(Origin(format!("{name}:{line}")))
         })?;
-        // A file's `..` and links end here, so that its entries hold none.
-        let dir = fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?;
+        // A file's `..` and links end here, so that its entries hold none. One that
+        // comes by a descriptor lies nowhere.
+        let by_descriptor = ["/dev", "/proc"].iter().any(|place| path.starts_with(place));
+        let dir = match by_descriptor {
+            true => self.cwd.to_owned(),
+            false => fs::canonicalize(path.parent().unwrap_or(path)).map_err(failed)?,
+        };
         self.add(&Source::new(name, text, &dir))
     }
 
@@ -132,6 +137,16 @@ fn plain(path: &Path) -> PathBuf {
     let rest = path.strip_prefix(".").ok();
     let named = rest.filter(|rest| *rest != Path::new(""));
     named.unwrap_or(path).components().collect()
+}
+
+/// A policy file beside one that is not there, with a name like that.
+fn similar(path: &Path, shown: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(path.parent()?).ok()?.flatten();
+    let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let stems = names.iter().filter_map(|other| other.strip_suffix(".toml"));
+    let name = path.file_stem()?.to_str()?;
+    let near = nearest(name, stems.filter(|stem| *stem != name))?;
+    Some(plain(&shown.with_file_name(format!("{near}.toml"))))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -174,3 +174,34 @@ fn all_that_is_wrong_with_a_file_is_said_at_once() {
     let also = found["error"]["also"].as_array().unwrap();
     assert_eq!(also.len(), 3, "{found:#}");
 }
+
+#[test]
+fn what_was_meant_is_said() {
+    let Some(site) = Site::new() else { return };
+    site.file("cell.toml", "version = 1\n[filesystem]\nro_bind = [\"place\"]\n", 0o644);
+    site.directory("place");
+    let said = |line: &str| {
+        let output = site.command("sh").args(["-c", line]).output();
+        let output = output.unwrap();
+        (output.status.code(), stderr(&output) + &String::from_utf8_lossy(&output.stdout))
+    };
+    for (line, code, says) in [
+        ("cellblock run --policy cel.toml -- true", 125, "did you mean cell.toml?"),
+        ("cellblock run --policy place -- true", 125, "this is a directory"),
+        ("cellblock run --policy - -- true", 125, "write /dev/stdin"),
+        (
+            "cellblock policy check --profile claude",
+            125,
+            "--var state=VALUE: its CLAUDE_CONFIG_DIR on the host",
+        ),
+        ("cellblock run --timeout -5s -- true", 125, "`-5s` is no duration"),
+        ("cellblock policy show >&-", 125, "standard output is closed"),
+        // What comes by a descriptor lies nowhere: its paths count from here.
+        ("cellblock policy check --policy /dev/stdin <cell.toml", 0, "ok"),
+    ] {
+        let (status, text) = said(&line.replace("cellblock", "./cellblock"));
+        assert_eq!(status, Some(code), "{line}\n{text}");
+        assert!(text.contains(says), "{line}: {says}\n{text}");
+        assert!(!text.contains("os error"), "{line}\n{text}");
+    }
+}

@@ -477,6 +477,9 @@ impl<'a> Tree<'a> {
                             "set RestrictSUIDSGID=no and DynamicUser=no in the unit, or start outside of that \
                              sandbox; a cell starts inside a cell of mode nested",
                         ),
+                    Errno::ENAMETOOLONG => {
+                        error.remedy("write a shorter path: a name has at most 255 bytes, a path 4095")
+                    }
                     _ => error,
                 })
             }
@@ -521,7 +524,7 @@ fn wrong_kind(path: &Path, kind: Kind, wanted: &str, origin: &Origin) -> Error {
     let error = at(origin, format!("{} is {}, where {wanted} is needed", path.display(), kind.name()));
     match kind {
         Kind::Fifo | Kind::Socket => error
-            .cause("a provider's sandbox looks for names beneath what it is granted, and dies where there can be none")
+            .cause("the provider reads and makes files below this path, and only a directory holds any")
             .remedy("grant the private directory that holds it, and name the FIFO under `[channel] fifo`"),
         _ => error.remedy(format!("name {wanted} in its place")),
     }
