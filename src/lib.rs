@@ -163,12 +163,12 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     };
     // Something has to stand there; it is not run.
     let command = if options.command.is_empty() { vec!["true".into()] } else { options.command.clone() };
-    let mut lines = launch::test(&policy, command, &launch)?;
+    let launch::Tested { mut lines, notes } = launch::test(&policy, command, &launch)?;
     if !options.command.is_empty() {
         lines.push(program_line(&policy, launch.ids, options.command)?);
     }
     drop(demo);
-    let document = verify::Document::new(lines, options.strict);
+    let document = verify::Document::new(lines, notes, options.strict);
     if options.json {
         print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;
     } else {

@@ -42,6 +42,21 @@ pub(super) struct Told<'a> {
     pub status: &'a mut Status,
     pub report: Option<&'a mut Report>,
     pub lines: Option<Vec<Line>>,
+    /// What a test is built without; of a run it is said at once.
+    pub notes: Vec<String>,
+}
+
+impl Told<'_> {
+    /// Says what the cell is built without: on standard error, or in the result of
+    /// the test.
+    pub fn note(&mut self, options: &Options, note: String) {
+        if options.runs() {
+            // Standard error takes what it can; the report has it too.
+            let _ = writeln!(std::io::stderr(), "cellblock: {note}");
+        } else {
+            self.notes.push(note);
+        }
+    }
 }
 
 /// Builds the cell that is planned and stays with it to its end.
@@ -73,6 +88,7 @@ pub(super) fn attempt(
         }
     };
     announce(plan, &cell);
+    plan.waived.iter().for_each(|waiver| told.note(options, format!("without {waiver}")));
     told.status.setup(plan, cell.pid);
     if let Some(Err(error)) = told.report.as_mut().map(|report| report.plan(plan)) {
         end(cell.pid, &cell.pidfd);
@@ -133,10 +149,6 @@ fn announce(plan: &Plan, cell: &Started) {
         .iter()
         .chain(&plan.provider)
         .for_each(|step| tracing::debug!("{}", printable(&step.to_string())));
-    for waiver in &plan.waived {
-        // Standard error takes what it can; the report has it too.
-        let _ = writeln!(std::io::stderr(), "cellblock: without {waiver}");
-    }
 }
 
 /// Takes the tree out of the plan, where a test asks for that.

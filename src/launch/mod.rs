@@ -12,7 +12,6 @@ mod sweep;
 mod terminal;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -62,11 +61,21 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
     let (mut status, mut report) = (Status::default(), None);
     let outcome = open(options, &mut status, &mut report)
         .and_then(|()| {
-            let mut told = Told { status: &mut status, report: report.as_mut(), lines: None };
+            let mut told =
+                Told { status: &mut status, report: report.as_mut(), lines: None, notes: Vec::new() };
             launch(policy, command, options, &mut told, started)
         })
         .unwrap_or_else(|error| Outcome::failed(error, started.elapsed()));
     conclude(outcome, status, report)
+}
+
+/// What a test came to.
+#[derive(Debug)]
+pub struct Tested {
+    /// One each.
+    pub lines: Vec<Line>,
+    /// What the cell was built without.
+    pub notes: Vec<String>,
 }
 
 /// Builds the cell and tests it from within; the command is not run.
@@ -74,14 +83,15 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
 /// # Errors
 ///
 /// When the cell cannot be built, or ends before the test is over.
-pub fn test(policy: &Policy, command: Vec<OsString>, options: &Options) -> Result<Vec<Line>, Error> {
+pub fn test(policy: &Policy, command: Vec<OsString>, options: &Options) -> Result<Tested, Error> {
     let started = Instant::now();
     credentials::set_umask(0o077);
     let mut status = Status::default();
     open(options, &mut status, &mut None)?;
-    let mut told = Told { status: &mut status, report: None, lines: None };
+    let mut told = Told { status: &mut status, report: None, lines: None, notes: Vec::new() };
     let outcome = launch(policy, command, options, &mut told, started)?;
-    told.lines.ok_or_else(|| {
+    let notes = told.notes;
+    told.lines.map(|lines| Tested { lines, notes }).ok_or_else(|| {
         let ended = Error::new("verify", "the cell ended before the test from within was over");
         outcome.error.unwrap_or_else(|| ended.cause("the time was up, or it was told to end"))
     })
@@ -171,11 +181,9 @@ fn launch(
                 (failed.cause, failed.remedy) = (error.cause, error.remedy);
                 failed
             })?;
-            // Standard error takes what it can; the report's notes have it too.
-            let _ = writeln!(
-                std::io::stderr(),
-                "cellblock: {} is built without an overlay",
-                printable(&place.to_string_lossy())
+            told.note(
+                options,
+                format!("{} is built without an overlay", printable(&place.to_string_lossy())),
             );
             continue;
         }

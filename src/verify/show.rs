@@ -17,15 +17,17 @@ pub struct Document {
     pub version: u32,
     /// Whether no line is wrong.
     pub sound: bool,
+    /// What the cell was built without.
+    pub notes: Vec<String>,
     /// One each.
     pub lines: Vec<Line>,
 }
 
 impl Document {
     /// The result; with `strict`, what could not be tried counts as wrong.
-    pub fn new(lines: Vec<Line>, strict: bool) -> Document {
+    pub fn new(lines: Vec<Line>, notes: Vec<String>, strict: bool) -> Document {
         let sound = lines.iter().all(|line| !line.is_wrong(strict));
-        Document { version: 1, sound, lines }
+        Document { version: 1, sound, notes, lines }
     }
 }
 
@@ -39,7 +41,8 @@ const INDENT: usize = 4;
 /// wrong ones last, and a summary.
 pub fn table(document: &Document, strict: bool, look: Look) -> String {
     let width = look.width.unwrap_or(WIDTH).min(WIDTH);
-    let mut text = counts(document, width, look);
+    let mut text: String = document.notes.iter().map(|note| wrap(note, Some(width), INDENT) + "\n").collect();
+    text += &counts(document, width, look);
     let rank = |line: &&Line| (line.is_wrong(strict), line.verdict == Verdict::Untestable);
     let mut rest: Vec<&Line> = document.lines.iter().filter(|line| line.verdict != Verdict::Ok).collect();
     rest.sort_by_key(rank);
@@ -114,7 +117,7 @@ mod tests {
         lines.extend((0..30).map(|n| line(&format!("harness:thing-{n}"), "x", Verdict::Ok)));
         lines.push(line("canary:path", "/a\nb\x1b[2J", Verdict::Untestable));
         lines.push(line("kernel:boot-id", "/proc/sys/kernel/random/boot_id", Verdict::KnownLimit));
-        let document = Document::new(lines, false);
+        let document = Document::new(lines, vec!["without seccomp, which was turned off".to_owned()], false);
         let text = table(&document, false, Look::default());
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("ok   64 run          sibling 64\n"), "{text}");

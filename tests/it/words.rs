@@ -56,6 +56,12 @@ fn with_json_every_result_has_a_schema() {
     check.validate(&found).unwrap();
     assert_eq!(found["warnings"][0]["name"], "secret-variable");
 
+    let verify = schema(include_str!("../../docs/schema/verify.json"));
+    let output = site.command(site.program()).args(["verify", "--json", "--without", "landlock"]).output();
+    let found = document(&output.unwrap());
+    verify.validate(&found).unwrap();
+    assert_eq!(found["notes"][0], "without landlock, which was turned off");
+
     let plan = schema(include_str!("../../docs/schema/plan.json"));
     site.directory("work");
     for words in
