@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek, Write};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -62,7 +63,8 @@ pub enum ReportEvent {
         /// Bytes.
         size: u64,
         /// SHA-256 of its content; none where it is larger than a gibibyte, as
-        /// an agent may have made it to keep the launcher busy.
+        /// an agent may have made it to keep the launcher busy, or where the run
+        /// was told to end meanwhile.
         sha256: Option<String>,
     },
     /// What the kernel was told, and what it says of it.
@@ -255,9 +257,16 @@ impl Report {
         })
     }
 
-    /// Tells what was applied to the process that waits at the gate.
-    pub fn applied(&mut self, plan: &Plan, pid: i32, evidence: Vec<Evidence>) -> Result<(), Error> {
-        if let Some(provider) = provider(plan, pid)? {
+    /// Tells what was applied to the process that waits at the gate. The program
+    /// is hashed for as long as `go_on` says.
+    pub fn applied(
+        &mut self,
+        plan: &Plan,
+        pid: i32,
+        evidence: Vec<Evidence>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        if let Some(provider) = provider(plan, pid, go_on)? {
             self.write(provider)?;
         }
         self.write(ReportEvent::Applied { evidence })
@@ -289,13 +298,32 @@ impl Report {
     /// replace, so it gets another name first.
     fn settle(&self) -> nix::Result<()> {
         fsync(&self.file)?;
-        let temporary = format!(".cellblock-report.{}", std::process::id());
-        let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let temporary = self.link()?;
         let (from, to) = (&*temporary, &*self.name);
-        linkat(AT_FDCWD, unnamed.as_str(), &self.directory, from, AtFlags::AT_SYMLINK_FOLLOW)?;
         renameat(&self.directory, from, &self.directory, to).inspect_err(|_| {
             let _ = unlinkat(&self.directory, from, UnlinkatFlags::NoRemoveDir);
-        })
+        })?;
+        match fsync(&self.directory) {
+            // Not every file system can write a directory out by itself.
+            Ok(()) | Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(()),
+            failed => failed,
+        }
+    }
+
+    /// Links the file under a name that nobody can foresee, and so nobody take
+    /// before.
+    fn link(&self) -> nix::Result<String> {
+        let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let mut tries = 0..8;
+        loop {
+            // The standard library takes the keys of its hashes from the kernel's random numbers.
+            let name = format!(".cellblock-report.{:016x}", RandomState::new().build_hasher().finish());
+            let (from, to) = (unnamed.as_str(), name.as_str());
+            match linkat(AT_FDCWD, from, &self.directory, to, AtFlags::AT_SYMLINK_FOLLOW) {
+                Err(Errno::EEXIST) if tries.next().is_some() => {}
+                linked => return linked.map(|()| name),
+            }
+        }
     }
 
     fn write(&mut self, event: ReportEvent) -> Result<(), Error> {
@@ -328,7 +356,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Finds the program as the provider's process will, in its own tree.
-fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
+fn provider(plan: &Plan, pid: i32, go_on: &mut dyn FnMut() -> bool) -> Result<Option<ReportEvent>, Error> {
     let failed = |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
     let process = format!("/proc/{pid}");
     let root =
@@ -347,7 +375,7 @@ fn provider(plan: &Plan, pid: i32) -> Result<Option<ReportEvent>, Error> {
             continue;
         }
         let is_small = metadata.len() <= 1 << 30;
-        let sha256 = is_small.then(|| hash(file)).transpose();
+        let sha256 = if is_small { hash(file, go_on) } else { Ok(None) };
         let sha256 = sha256.map_err(|error| failed(candidate.to_string(), &error))?;
         return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
     }
@@ -360,13 +388,14 @@ fn open_in(root: &File, workdir: &File, path: &CStr) -> Option<OwnedFd> {
     fd::open_in_root(dir.as_raw_fd(), path).ok()
 }
 
-fn hash(file: File) -> std::io::Result<String> {
-    let mut reader = BufReader::with_capacity(1 << 20, file);
+/// `None` where it was cut short.
+fn hash(mut file: File, go_on: &mut dyn FnMut() -> bool) -> std::io::Result<Option<String>> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
-        match reader.read(&mut buffer)? {
-            0 => return Ok(hex(&hasher.finalize())),
+        match file.read(&mut buffer)? {
+            0 => return Ok(Some(hex(&hasher.finalize()))),
+            _ if !go_on() => return Ok(None),
             got => hasher.update(&buffer[..got]),
         }
     }
@@ -396,7 +425,11 @@ pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>
         let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}"));
         let own = link(&pid.to_string())
             .map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
-        if link("self").is_ok_and(|launchers| launchers == own) {
+        let launchers = link("self");
+        let launchers = launchers.map_err(|error| {
+            Error::new("evidence", format!("the launcher's own ns/{name}")).errno(errno(&error))
+        })?;
+        if launchers == own {
             return Err(Error::new("evidence", format!("the {name} namespace is the launcher's own")));
         }
         add("namespaces", name, own.to_string_lossy().into(), Source::Kernel);

@@ -181,7 +181,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
 fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Result<verify::Line, Error> {
     let object = command[0].to_string_lossy().into_owned();
     let request = request(command);
-    let plan = plan::build(policy, &launch::probe(policy, ids), &request)?;
+    let plan = plan::build(policy, &launch::probe(policy, ids)?, &request)?;
     let error = launch::program::check(&launch::program::Run { policy, ids, request: &request, plan: &plan });
     let seen =
         error.map(|error| [error.cause, error.remedy].into_iter().flatten().collect::<Vec<_>>().join("; "));
@@ -206,7 +206,7 @@ fn print_plan(options: PlanOptions) -> Result<(), Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
     let request = request(options.command);
-    let plan = plan::build(&policy, &launch::probe(&policy, ids), &request)?;
+    let plan = plan::build(&policy, &launch::probe(&policy, ids)?, &request)?;
     let run = launch::program::Run { policy: &policy, ids, request: &request, plan: &plan };
     let missing = launch::program::check(&run);
     match (missing, options.json) {

@@ -12,7 +12,7 @@ pub enum Record {
     /// A step of the plan failed; the provider has not run.
     Failed {
         /// Its place in the plan.
-        step: u16,
+        step: u32,
         /// What failed in it.
         failure: Failure,
     },
@@ -27,14 +27,14 @@ pub enum Record {
     /// The kernel's answer to a probe.
     Probed {
         /// Its place in the plan.
-        probe: u16,
+        probe: u32,
         /// A number, or the errno.
         answer: Result<i32, Errno>,
     },
     /// The tester was killed at a probe.
     ProbeKilled {
         /// Its place in the plan.
-        probe: u16,
+        probe: u32,
         /// By this signal.
         signal: i32,
     },
@@ -77,18 +77,18 @@ impl Record {
         let mut bytes = [0; LENGTH];
         bytes[0] = kind;
         bytes[1] = call;
-        bytes[2..4].copy_from_slice(&step.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&first.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&second.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&step.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&first.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&second.to_ne_bytes());
         bytes
     }
 
     /// The record that `bytes` hold, if they hold one.
     pub fn decode(bytes: &[u8]) -> Option<Record> {
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
-        let step = u16::from_ne_bytes([bytes[2], bytes[3]]);
-        let [first, second] =
-            [4, 8].map(|at| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        let number = |at| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        let step = u32::from_ne_bytes(number(4));
+        let [first, second] = [8, 12].map(|at| i32::from_ne_bytes(number(at)));
         Some(match bytes[0] {
             FAILED => Record::Failed {
                 step,
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn every_record_survives_the_pipe() {
         for record in [
-            Record::Failed { step: 700, failure: Failure { call: Call::Write, errno: Errno::ENOSPC } },
+            Record::Failed { step: 70_000, failure: Failure { call: Call::Write, errno: Errno::ENOSPC } },
             Record::Terminal,
             Record::AtGate { root_listing: 13 },
             Record::Ended { code: libc::CLD_KILLED, status: 31 },
             Record::Stopped,
             Record::Executing,
-            Record::Probed { probe: 300, answer: Ok(7) },
+            Record::Probed { probe: 70_000, answer: Ok(7) },
             Record::Probed { probe: 0, answer: Err(Errno::ENOENT) },
             Record::ProbeKilled { probe: 9, signal: 31 },
         ] {

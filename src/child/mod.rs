@@ -57,7 +57,7 @@ pub enum Stream {
 impl Child<'_> {
     /// Reports a failed step and ends the process.
     fn fail(&self, step: usize, failure: Failure) -> ! {
-        let record = Record::Failed { step: step as u16, failure };
+        let record = Record::Failed { step: step as u32, failure };
         // A launcher that has gone needs no report.
         let _ = fd::write(self.report, &record.encode());
         exit(125)

@@ -21,7 +21,7 @@ impl Child<'_> {
             }
             let status = clone::wait(pid)?.status;
             if libc::WIFSIGNALED(status) {
-                let killed = Record::ProbeKilled { probe: at.get() as u16, signal: libc::WTERMSIG(status) };
+                let killed = Record::ProbeKilled { probe: at.get(), signal: libc::WTERMSIG(status) };
                 fd::write(self.report, &killed.encode())?;
                 at.set(at.get() + 1);
             } else if libc::WEXITSTATUS(status) != 0 {
@@ -33,7 +33,7 @@ impl Child<'_> {
 
     fn take_probes(&self, at: &Shared) -> ! {
         while let Some(probe) = self.plan.probes.get(at.get() as usize) {
-            let record = Record::Probed { probe: at.get() as u16, answer: take(probe) };
+            let record = Record::Probed { probe: at.get(), answer: take(probe) };
             if fd::write(self.report, &record.encode()).is_err() {
                 exit(1);
             }

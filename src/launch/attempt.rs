@@ -102,12 +102,12 @@ pub(super) fn attempt(
             test.iter_mut().for_each(|test| test.take(probe, answer));
             Ok(())
         }
-        Event::AtGate { pid, root_listing } => {
+        Event::AtGate { pid, root_listing, go_on } => {
             let evidence = evidence::collect(plan, pid, root_listing)?;
             let kernel = |layer: &str, name: &str| evidence::value(&evidence, layer, name);
             told.lines = test.take().map(|test| test.judge(plan, &kernel));
             if let Some(report) = &mut told.report {
-                report.applied(plan, pid, evidence)?;
+                report.applied(plan, pid, evidence, go_on)?;
                 told.lines.iter().try_for_each(|lines| report.verified(lines.clone()))?;
             }
             for line in

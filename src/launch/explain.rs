@@ -11,6 +11,12 @@ use crate::sys::{Call, Errno, Failure};
 
 /// The words for a clone that the kernel refused.
 pub(super) fn namespaces(plan: &Plan, failure: Failure) -> Error {
+    if failure.call == Call::Fstat {
+        return Error::new("launch", "the launcher's threads cannot be counted in /proc/self/task")
+            .errno(failure.errno)
+            .cause("a cell is cloned by a process of one thread only, and /proc is not there to tell")
+            .remedy("mount a procfs on /proc");
+    }
     let names: Vec<&str> = plan.namespaces.iter().map(|namespace| namespace.name()).collect();
     let what = format!("{} with {} namespaces", failure.call.name(), names.join(", "));
     let error = with_fault(

@@ -105,7 +105,8 @@ fn missing_capabilities() -> Vec<String> {
 /// Does something in the file system as the id of the run, so that root never
 /// follows where only root may go.
 pub(super) fn as_run<T>(ids: Ids, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    if !ids.started_by_root {
+    // Inside another call of this function the process has that id already.
+    if !ids.started_by_root || !Uid::effective().is_root() {
         return work();
     }
     let switch = |uid, gid| seteuid(Uid::from_raw(uid)).and(setegid(Gid::from_raw(gid)));

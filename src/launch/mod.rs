@@ -213,21 +213,25 @@ fn without_overlay(launch: &Launch, host: &mut Host, place: &Path) -> Result<Pla
 /// Makes what the policy wants made, and plans; but first whether the rest of
 /// the policy stands, so that a refused launch has made nothing.
 fn prepare(policy: &Policy, ids: Ids, request: &Request) -> Result<(Host, Plan), Error> {
-    ids::as_run(ids, || {
-        let host = probe(policy, ids);
-        let plan = plan::build(policy, &host, request)?;
-        if plan.is_whole() {
-            return Ok((host, plan));
-        }
-        prepare::make_missing(&plan.prepare)?;
-        let host = probe(policy, ids);
-        let plan = plan::build(policy, &host, request)?;
-        Ok((host, plan))
-    })
+    let host = probe(policy, ids)?;
+    let plan = plan::build(policy, &host, request)?;
+    if plan.is_whole() {
+        return Ok((host, plan));
+    }
+    ids::as_run(ids, || prepare::make_missing(&plan.prepare))?;
+    let host = probe(policy, ids)?;
+    let plan = plan::build(policy, &host, request)?;
+    Ok((host, plan))
 }
 
-/// Looks at all that a plan for this policy rests on.
-pub fn probe(policy: &Policy, ids: Ids) -> Host {
+/// Looks at all that a plan for this policy rests on, as the id of the run:
+/// what root alone can see is not what the run will find.
+///
+/// # Errors
+///
+/// When this process cannot take that id.
+pub fn probe(policy: &Policy, ids: Ids) -> Result<Host, Error> {
     let own_filter = policy.seccomp.file.as_ref().map(|file| &*file.path);
-    Host::probe(ids, policy.filesystem.system == System::Minimal, own_filter, plan::paths(policy))
+    let with_system = policy.filesystem.system == System::Minimal;
+    ids::as_run(ids, || Ok(Host::probe(ids, with_system, own_filter, plan::paths(policy))))
 }

@@ -103,11 +103,12 @@ pub(super) struct State {
 }
 
 /// What the supervisor tells while it runs.
-pub(super) enum Event {
+pub(super) enum Event<'a> {
     /// The provider waits at the gate: its host pid, and what the child tried.
-    AtGate { pid: i32, root_listing: i32 },
+    /// Who has much to do there asks from time to time whether to go on.
+    AtGate { pid: i32, root_listing: i32, go_on: &'a mut dyn FnMut() -> bool },
     /// What came of a probe.
-    Probed { probe: u16, answer: Answer },
+    Probed { probe: u32, answer: Answer },
     /// The provider runs.
     Executed,
     /// Nothing lives any more of a cell whose provider may have run.
@@ -339,7 +340,7 @@ impl Running {
         };
         match message.record {
             Some(Record::Failed { step, failure }) => {
-                self.state.failed.get_or_insert((step.into(), failure));
+                self.state.failed.get_or_insert((step as usize, failure));
             }
             Some(Record::Executing) => self.state.is_executing = true,
             Some(Record::Terminal) => {
@@ -354,10 +355,16 @@ impl Running {
                 }
             }
             Some(Record::AtGate { root_listing }) => {
-                match tell(Event::AtGate { pid: message.pid, root_listing }) {
+                let go_on = &mut || {
+                    self.take_signals();
+                    self.keep_time();
+                    !self.state.canceled && !self.state.killed && self.refused.is_none()
+                };
+                match (tell(Event::AtGate { pid: message.pid, root_listing, go_on }), &self.report) {
                     // A child that has gone meanwhile is seen by its end.
-                    Ok(()) => drop(crate::sys::fd::write(report.as_raw_fd(), b"g")),
-                    Err(error) => self.refused = Some(error),
+                    (Ok(()), Some(report)) => drop(crate::sys::fd::write(report.as_raw_fd(), b"g")),
+                    (Ok(()), None) => {}
+                    (Err(error), _) => self.refused = Some(error),
                 }
             }
             Some(Record::Probed { probe, answer }) => {

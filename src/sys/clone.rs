@@ -27,9 +27,10 @@ pub enum Side {
 /// parent's): no allocation, no lock, no panic.
 ///
 /// Fails with EBUSY where the process has other threads: a lock that one of
-/// them held would stay locked in the child.
+/// them held would stay locked in the child. Without `/proc` that is not known,
+/// and the error is the one of looking there.
 pub fn into_namespaces(namespaces: c_int) -> Result<Side> {
-    if threads() != 1 {
+    if threads()? != 1 {
         return Err(Failure { call: Call::Clone, errno: Errno::EBUSY });
     }
     let mut pidfd: RawFd = -1;
@@ -49,11 +50,11 @@ pub fn into_namespaces(namespaces: c_int) -> Result<Side> {
 }
 
 /// How many threads the process has: the links of `/proc/self/task`, less two.
-fn threads() -> u64 {
-    std::fs::metadata("/proc/self/task").map_or(1, |task| {
-        use std::os::unix::fs::MetadataExt;
-        task.nlink().saturating_sub(2)
-    })
+fn threads() -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let task = std::fs::metadata("/proc/self/task");
+    let task = task.map_err(|error| Failure { call: Call::Fstat, errno: super::errno(&error) })?;
+    Ok(task.nlink().saturating_sub(2))
 }
 
 /// Memory for the stack of a child that shares ours.

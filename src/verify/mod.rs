@@ -222,8 +222,8 @@ impl<'a> Test<'a> {
     }
 
     /// Takes the answer to one probe.
-    pub fn take(&mut self, probe: u16, answer: Answer) {
-        if let Some(place) = self.answers.get_mut(usize::from(probe)) {
+    pub fn take(&mut self, probe: u32, answer: Answer) {
+        if let Some(place) = self.answers.get_mut(probe as usize) {
             *place = Some(answer);
         }
     }
@@ -242,7 +242,7 @@ impl<'a> Test<'a> {
     }
 }
 
-/// More checks than these are not made: a record counts to 65,535.
+/// More checks than these are not made: a launch waits for each of them.
 const LIMIT: usize = 20_000;
 
 /// Of a message, in bytes. A pipe takes 64 KiB before somebody reads, and who

@@ -608,3 +608,16 @@ fn a_report_needs_room_on_its_disk() {
     assert!(status.contains("\"outcome\":\"setup-failed\""), "{status}");
     assert!(!site.path("own/mark").exists());
 }
+
+#[test]
+fn a_step_beyond_the_65535th_is_named_by_its_own_number() {
+    let Some(site) = Site::new() else { return };
+    // Each takes a step for every directory above it.
+    let deep = "/d".repeat(480);
+    let places: Vec<String> = (0..140).map(|place| format!("/{place}{deep}")).collect();
+    let options = places.iter().flat_map(|place| ["--tmpfs", place]);
+    let mut launch = site.command(site.program());
+    launch.arg("run").args(options).args(["--chdir", "/nope", "--", "true"]);
+    let said = stderr(&launch.output().unwrap());
+    assert!(said.starts_with("cellblock: workdir: go to /nope: chdir: ENOENT"), "{said}");
+}

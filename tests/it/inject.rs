@@ -352,7 +352,7 @@ impl Scenario {
             terminal: self.terminal,
             ..Request::default()
         };
-        plan::build(&policy, &cellblock::launch::probe(&policy, ids), &request).unwrap()
+        plan::build(&policy, &cellblock::launch::probe(&policy, ids).unwrap(), &request).unwrap()
     }
 
     /// Touches a file that shows that it ran.

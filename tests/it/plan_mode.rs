@@ -265,3 +265,21 @@ fn ambient_variables_are_gone() {
         assert!(said.contains("HOME=/home/agent\n"), "{said}");
     }
 }
+
+#[test]
+fn a_plan_by_root_finds_what_the_run_would_find() {
+    let Some(user) = User::new().filter(|_| skip::has_root()) else { return };
+    // Root may look into it, and the user it names may not.
+    let locked = user.directory("locked");
+    user.file("locked/in", "");
+    std::os::unix::fs::chown(&locked, Some(0), Some(0)).expect("root");
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o700)).expect("root");
+    let view = user.path("locked/in").display().to_string();
+    let run = user.cell_by_root(&["--ro-bind", &view], &["true"]).output().expect("a launch");
+    let mut plan = user.cell_by_root(&["--ro-bind", &view], &["true"]);
+    let arguments: Vec<_> = plan.get_args().skip(1).map(ToOwned::to_owned).collect();
+    plan = Command::new(plan.get_program());
+    let plan = plan.current_dir(user.path("")).arg("plan").args(arguments).output().expect("a plan");
+    assert_eq!(run.status.code(), Some(125));
+    assert_eq!((plan.status.code(), plan.stderr), (Some(125), run.stderr));
+}

@@ -271,6 +271,47 @@ fn a_report_takes_its_place_when_it_is_whole() {
 }
 
 #[test]
+fn names_that_others_have_taken_keep_no_report_from_its_place() {
+    let Some(site) = site() else { return };
+    let run = start(&site, &[], &["true"]);
+    // The name that a launcher of this pid would take, if it took one by its pid.
+    let script = "touch reports/.cellblock-report.$$; exec \"$@\"";
+    let mut shell = site.command("sh");
+    shell.args(["-c", script, "sh"]).arg(run.get_program()).args(run.get_args());
+    let output = shell.current_dir(site.root()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = fs::read_to_string(site.path("reports/r.jsonl")).unwrap();
+    assert_eq!(lines(&report, &report_schema()).last().unwrap()["outcome"], "exited");
+}
+
+#[test]
+fn a_program_that_takes_long_to_hash_keeps_neither_time_nor_signals() {
+    let Some(site) = site() else { return };
+    // Just small enough to be hashed, and without a block of data.
+    let program = site.file("own/large", "#!/bin/sh\n", 0o755);
+    fs::File::options().write(true).open(&program).unwrap().set_len(1 << 30).unwrap();
+    let options = ["--expose", "own", "--timeout", "100ms"];
+    let timed = run(&site, &options, &[&site.text("own/large")]);
+    assert_eq!((timed.exit, &timed.outcome()["outcome"]), (Some(124), &json!("timed-out")));
+    assert_eq!(timed.report[1]["sha256"], Value::Null, "{:?}", timed.report[1]);
+
+    let mut start = start(&site, &["--expose", "own"], &[&site.text("own/large")]);
+    let child = start.stdout(Stdio::piped()).spawn().unwrap();
+    let launcher = Pid::from_raw(child.id() as i32);
+    // It has the program open for as long as it hashes it.
+    let is_open = |entry: std::io::Result<fs::DirEntry>| {
+        fs::read_link(entry.unwrap().path()).is_ok_and(|to| to.ends_with("own/large"))
+    };
+    let descriptors = format!("/proc/{launcher}/fd");
+    wait_for(|| fs::read_dir(&descriptors).is_ok_and(|mut entries| entries.any(is_open)));
+    kill(launcher, Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = told(&site, output.status.code(), &output.stdout);
+    assert_eq!((told.exit, &told.outcome()["outcome"]), (Some(143), &json!("canceled")));
+    assert_eq!(told.report[1]["sha256"], Value::Null, "{:?}", told.report[1]);
+}
+
+#[test]
 fn root_reports_on_the_user_it_names() {
     if !skip::has_root() {
         return;

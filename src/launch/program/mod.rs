@@ -368,7 +368,7 @@ fn to_show(run: &Run, program: &Path) -> Option<String> {
             policy.environment.pass.push("PATH".to_owned());
             flags.push("--env PATH".to_owned());
         }
-        let plan = plan::build(&policy, &probe(&policy, run.ids), run.request).ok()?;
+        let plan = plan::build(&policy, &probe(&policy, run.ids).ok()?, run.request).ok()?;
         first_problem(&plan).is_none().then(|| format!("show it: {}", flags.join(" ")))
     })
 }
