@@ -34,7 +34,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the provider in a cell.
+    /// Run a program, the provider, in a cell.
     #[command(after_help = examples::RUN)]
     Run(Box<RunOptions>),
     /// Build the cell, test it from within, and run nothing.
@@ -43,7 +43,8 @@ pub enum Command {
     /// Print the steps that `run` would take, and take none.
     #[command(after_help = examples::PLAN)]
     Plan(Box<PlanOptions>),
-    /// A fixture instance and a scripted agent that tries to read it; needs nothing.
+    /// Show what a cell holds: a made-up harness, and an agent in a cell that tries
+    /// to read it. Needs no file and no flag.
     #[command(after_help = examples::DEMO)]
     Demo(DemoOptions),
     /// The demo's harness process.
@@ -79,7 +80,8 @@ pub enum PolicyCommand {
     /// Print the resolved policy, as a file that loads again.
     #[command(after_help = examples::SHOW)]
     Show(Box<ShowOptions>),
-    /// Load the policy and print `ok`, what is wrong with it, or the ways out that it leaves.
+    /// Print what is wrong with a policy and which known ways out of the cell it
+    /// leaves open, or `ok`.
     #[command(after_help = examples::CHECK)]
     Check(Box<CheckOptions>),
     /// Print the JSON Schema of a policy file.

@@ -198,6 +198,7 @@ fn test(canaries: Vec<PathBuf>, checks: Vec<verify::Check>, runs: bool) -> verif
     verify::Request { canaries, checks, runs }
 }
 
+/// Of the demo's own processes, which a user does not start.
 fn demo_error(error: io::Error) -> Error {
     Error::new("demo", error.to_string())
 }

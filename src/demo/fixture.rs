@@ -59,7 +59,9 @@ impl Fixture {
     /// When a file cannot be made, or the harness does not start.
     pub fn new(owner: Option<Owner>, program: &Path, words: &[&str]) -> io::Result<Fixture> {
         let mark = mark();
-        let root = place::find()?.join(format!("cell-{mark}"));
+        let root = place::find()
+            .map_err(|error| at(Path::new("a place for the fixture"), error))?
+            .join(format!("cell-{mark}"));
         let in_tmp = PathBuf::from(format!("/tmp/cell-{mark}-tmp"));
         let tree = Tree { root: &root, in_tmp: &in_tmp, owner };
         let started = tree.fill(&mark, program).and_then(|mut facts| {
@@ -287,7 +289,7 @@ impl Tree<'_> {
 
     fn give(&self, path: &Path) -> io::Result<()> {
         match self.owner {
-            Some(Owner { uid, gid }) => lchown(path, Some(uid), Some(gid)),
+            Some(Owner { uid, gid }) => lchown(path, Some(uid), Some(gid)).map_err(|error| at(path, error)),
             None => Ok(()),
         }
     }

@@ -43,7 +43,21 @@ pub fn run(without: &[Layer]) -> Result<bool, Error> {
 }
 
 fn failed(error: io::Error) -> Error {
-    Error::new("demo", error.to_string())
+    let text = error.to_string();
+    Error::new("demo", text.split(" (os error ").next().unwrap_or(&text))
+}
+
+/// Why there is no fixture.
+fn not_made(error: io::Error) -> Error {
+    match error.kind() {
+        // EPERM, and EINVAL of an id that this user namespace does not map.
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput if Uid::effective().is_root() => {
+            failed(error)
+                .cause("the fixture is made for an ordinary user, and root cannot give files to that id here")
+                .remedy("start as an ordinary user, or name an id that is mapped here with --run-as UID:GID")
+        }
+        _ => failed(error).remedy("set TMPDIR to a directory that takes files and is not below /tmp or /dev"),
+    }
 }
 
 /// The fixture, with the policy of its run. Dropping it removes all of it.
@@ -63,11 +77,7 @@ impl Demo {
     ///
     /// When a file cannot be made, or the harness not be started.
     pub fn new(without: &[Layer], owner: Option<Owner>) -> Result<Demo, Error> {
-        Demo::make(without, owner).map_err(|error| {
-            failed(error)
-                .cause("the fixture is made in TMPDIR, in /var/tmp or in memory, and none of these takes it")
-                .remedy("set TMPDIR to a directory that takes files and is not below /tmp or /dev")
-        })
+        Demo::make(without, owner).map_err(not_made)
     }
 
     fn make(without: &[Layer], owner: Option<Owner>) -> io::Result<Demo> {

@@ -39,6 +39,12 @@ fn a_namespace_that_denies_setgroups_is_named() {
         ["--user", "--map-root-user", program.to_str().unwrap(), "run", "--run-as", "1:1", "--", "true"];
     let output = site.beside("unshare", &words).unwrap();
     says(&output, &["denies setgroups(2)", "start as that user itself"], &["CAP_SETGID"]);
+    let output = site.beside("unshare", &["--user", "--map-root-user", words[2], "verify"]).unwrap();
+    says(
+        &output,
+        &["root cannot give files to that id here", "start as an ordinary user"],
+        &["TMPDIR", "os error"],
+    );
 }
 
 #[test]

@@ -330,9 +330,11 @@ fn needs(run: &Run, file: &Path, by: By, other: &Path, why: &Problem) -> (String
 fn missing(run: &Run, because: Option<&str>, at: &Path) -> (String, String) {
     let because = because.map(|because| format!("{because}, and ")).unwrap_or_default();
     if !fs::metadata(at).is_ok_and(|metadata| metadata.is_file()) {
+        let is_python = at.to_string_lossy().contains("python");
         let remedy = match because.is_empty() {
             true => "install it, or name it by its path in the cell, from / on",
-            false => "install it, or make what names it anew, as `python3 -m venv --clear DIR` does",
+            false if is_python => "install it, or make the environment anew: python3 -m venv --clear DIR",
+            false => "install it, or correct what names it",
         };
         return (format!("{because}neither the cell nor the host has {}", at.display()), remedy.to_owned());
     }
