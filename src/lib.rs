@@ -38,23 +38,28 @@ pub mod verify;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use nix::poll::{PollFd, PollFlags, poll};
 
 use cli::{
     CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, Refusal, RunAs,
     RunOptions, ShowOptions, VerifyOptions,
 };
 use error::{Error, SETUP_FAILED};
+use launch::notices;
 use message::Look;
 use policy::Policy;
 use policy::error::PolicyError;
 
 /// Does what the command line says; returns the exit code.
 pub fn run(arguments: Vec<OsString>) -> u8 {
+    let code = obey(arguments);
+    notices::finish();
+    code
+}
+
+fn obey(arguments: Vec<OsString>) -> u8 {
     // A write that fails is an error to look at, not a death.
     sys::signal::ignore_failing_writes();
     let as_json = cli::asks_for_json(&arguments);
@@ -121,20 +126,19 @@ fn run_cell(options: RunOptions) -> u8 {
         Err(error) => launch::refuse(&launch, error),
     };
     if !outcome.swept.is_empty() {
-        say(&format!("removed what the run made at protected paths: {}", outcome.swept.join(", ")));
+        notices::say(&format!("removed what the run made at protected paths: {}", outcome.swept.join(", ")));
     }
-    match &outcome.error {
-        Some(error) => drop(fail(error, false)),
-        None if outcome.class == outcome::Class::TimedOut => {
-            // Below a second the milliseconds count.
-            let whole = if outcome.wall.as_secs() == 0 {
-                outcome.wall
-            } else {
-                Duration::from_secs(outcome.wall.as_secs())
-            };
-            say(&format!("the time was up; ended after {}", policy::check::duration_text(whole)));
-        }
-        None => {}
+    if outcome.class == outcome::Class::TimedOut {
+        // Below a second the milliseconds count.
+        let whole = if outcome.wall.as_secs() == 0 {
+            outcome.wall
+        } else {
+            Duration::from_secs(outcome.wall.as_secs())
+        };
+        notices::say(&format!("the time was up; ended after {}", policy::check::duration_text(whole)));
+    }
+    if let Some(error) = &outcome.error {
+        fail(error, false);
     }
     outcome.exit_code()
 }
@@ -294,26 +298,12 @@ fn fail(error: &Error, as_json: bool) -> u8 {
     if as_json {
         let document = serde_json::to_string_pretty(&error::Document::from(error)).expect("plain values");
         if let Err(unwritten) = print(&document) {
-            tell(&Look::of_stderr().error(&unwritten));
+            notices::tell(&Look::of_stderr().error(&unwritten));
         }
     } else {
-        tell(&Look::of_stderr().error(error));
+        notices::tell(&Look::of_stderr().error(error));
     }
     error.exit_code
-}
-
-fn say(notice: &str) {
-    tell(&Look::of_stderr().notice(notice));
-}
-
-/// Writes to standard error, unless nobody reads there: a pipe that the provider
-/// has filled must not keep the launcher.
-fn tell(text: &str) {
-    let stderr = io::stderr();
-    let mut writable = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    if matches!(poll(&mut writable, 1000u16), Ok(1)) {
-        let _ = (&stderr).write_all(text.as_bytes());
-    }
 }
 
 fn log_to_stderr(verbose: u8) {
@@ -321,7 +311,7 @@ fn log_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(Look::of_stderr().colour)
-        .with_writer(io::stderr)
+        .with_writer(|| notices::Log)
         .without_time()
         .with_target(false)
         .init();

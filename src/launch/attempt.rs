@@ -1,7 +1,6 @@
 //! One cell, from its clone to its end.
 
 use std::cell::Cell;
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use nix::unistd::pipe2;
 
+use super::notices;
 use super::status::Status;
 use super::stdio::Stdio;
 use super::supervise::{self, Ended, Event, Running, Started};
@@ -51,8 +51,7 @@ impl Told<'_> {
     /// the test.
     pub fn note(&mut self, options: &Options, note: String) {
         if options.runs() {
-            // Standard error takes what it can; the report has it too.
-            let _ = writeln!(std::io::stderr(), "cellblock: {note}");
+            notices::say(&note);
         } else {
             self.notes.push(note);
         }
@@ -113,10 +112,8 @@ pub(super) fn attempt(
             for line in
                 told.lines.iter().flatten().filter(|_| options.runs()).filter(|line| verify::is_silent(line))
             {
-                // Standard error takes what it can; the report has it too.
                 let (name, object) = (&line.name, printable(&line.object));
-                let _ =
-                    writeln!(std::io::stderr(), "cellblock: {name} {object} was not tested: {}", line.seen);
+                notices::say(&format!("{name} {object} was not tested: {}", line.seen));
             }
             match told.lines.as_deref().and_then(verify::leak) {
                 Some(error) => Err(error),

@@ -74,6 +74,33 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
     }
 }
 
+/// For a standard stream of the caller's that fails, so that bytes are lost.
+pub(super) fn stream(name: &str, errno: Errno) -> Error {
+    let what = if name == "stdin" { "cannot be read" } else { "cannot be written" };
+    let error = Error::new("output", format!("{name} {what} any more")).errno(errno);
+    let error = if name == "stdin" {
+        error.cause("the provider has got only what came before")
+    } else {
+        error.cause("what the provider wrote after that is lost")
+    };
+    match errno {
+        Errno::ENOSPC => {
+            error.remedy(format!("make room in the file system that {name} leads to, and run again"))
+        }
+        Errno::EDQUOT => error.remedy(format!("raise the quota where {name} leads to, or make room there")),
+        Errno::EFBIG => error.remedy("raise the limit on file sizes (ulimit -f), and run again"),
+        Errno::EMSGSIZE => error.remedy(format!("redirect {name} to a pipe or a stream socket")),
+        _ => error.remedy(format!("redirect {name} from or to a pipe or another file system, and run again")),
+    }
+}
+
+/// For a reader that was not waited for any longer.
+pub(super) fn not_taken(name: &str, bytes: usize) -> Error {
+    Error::new("output", format!("the last {bytes} bytes of {name} were not taken"))
+        .cause("the time was up, or the run was told to end, and nobody read them")
+        .remedy(format!("read {name} while the run lasts, or redirect it to a file"))
+}
+
 fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {
     if let Some(fault) = fault::explain(stage, failure) {
         error.fault = Some(fault.name);

@@ -3,8 +3,11 @@
 mod attempt;
 mod explain;
 pub mod ids;
+pub mod notices;
+mod outlet;
 mod prepare;
 pub mod program;
+mod received;
 pub mod status;
 mod stdio;
 mod supervise;
@@ -58,6 +61,9 @@ pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcom
     let started = Instant::now();
     // What the launcher makes is the run's own, whatever mask the harness had.
     credentials::set_umask(0o077);
+    if let Some(time_is_up) = policy.cell.timeout.and_then(|timeout| started.checked_add(timeout)) {
+        notices::hurry_from(time_is_up);
+    }
     let (mut status, mut report) = (Status::default(), None);
     let outcome = open(options, &mut status, &mut report)
         .and_then(|()| {
@@ -131,7 +137,9 @@ fn conclude(mut outcome: Outcome, mut status: Status, report: Option<Report>) ->
     if let Some(Err(error)) = report.map(|report| report.finish(&outcome)) {
         outcome.error.get_or_insert(error);
     }
-    status.exit(&outcome);
+    if let Err(error) = status.exit(&outcome) {
+        outcome.error.get_or_insert(error);
+    }
     outcome
 }
 
@@ -196,7 +204,11 @@ fn launch(
             }
             None => ended.outcome(),
         };
-        return Ok(Outcome { swept: swept.removed, error: outcome.error.or(swept.error), ..outcome });
+        return Ok(Outcome {
+            swept: swept.removed,
+            error: outcome.error.or(ended.trouble).or(swept.error),
+            ..outcome
+        });
     }
 }
 

@@ -1,13 +1,13 @@
 //! `--json-status-fd`: the stages of a run as JSON lines.
 
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::RawFd;
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::notices;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome};
 use crate::plan::Plan;
@@ -56,9 +56,11 @@ pub enum StatusEvent {
     },
 }
 
-/// The writer of these lines; by default to nobody.
+/// The words for these lines; by default nobody wants them.
 #[derive(Default)]
-pub(super) struct Status(Option<File>);
+pub(super) struct Status {
+    is_wanted: bool,
+}
 
 impl Status {
     /// Writes to an inherited descriptor. Of 1 and 2 the provider has a copy, and
@@ -72,7 +74,8 @@ impl Status {
             return Err(error("it is not open for writing")
                 .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"));
         }
-        Ok(Status(Some(copy.into())))
+        notices::open_status(copy);
+        Ok(Status { is_wanted: true })
     }
 
     pub fn setup(&mut self, plan: &Plan, child_pid: i32) {
@@ -84,7 +87,12 @@ impl Status {
         self.write(StatusEvent::Exec);
     }
 
-    pub fn exit(&mut self, outcome: &Outcome) {
+    /// Writes the last line, and waits for who reads it.
+    ///
+    /// # Errors
+    ///
+    /// When not all lines have been taken, unless nobody holds the other end.
+    pub fn exit(&mut self, outcome: &Outcome) -> Result<(), Error> {
         self.write(StatusEvent::Exit {
             exit_code: outcome.exit_code(),
             outcome: outcome.class,
@@ -93,14 +101,22 @@ impl Status {
             error: outcome.error.as_ref().map(ToString::to_string),
             swept: outcome.swept.clone(),
         });
+        notices::finish_status().map_err(|errno| {
+            let error = Error::new("status", "--json-status-fd has not taken every line").errno(errno);
+            match errno {
+                Errno::EAGAIN => error
+                    .cause("its other end is open, and nobody reads there")
+                    .remedy("read it while the run lasts, or send it to a file"),
+                _ => error.remedy("send it to a pipe, or to a file system with room for it"),
+            }
+        })
     }
 
     fn write(&mut self, event: StatusEvent) {
-        let Some(file) = &mut self.0 else { return };
-        let line = serde_json::to_string(&StatusLine { version: 1, event }).expect("plain values serialize");
-        // Who does not listen any more misses nothing.
-        if file.write_all(format!("{line}\n").as_bytes()).is_err() {
-            self.0 = None;
+        if self.is_wanted {
+            let line = StatusLine { version: 1, event };
+            let line = serde_json::to_string(&line).expect("plain values serialize");
+            notices::tell_status(&format!("{line}\n"));
         }
     }
 }

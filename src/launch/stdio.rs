@@ -10,20 +10,21 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::poll::{PollFd, PollFlags};
 use nix::unistd::{Gid, Uid, fchown, isatty, pipe2};
 
+use super::explain;
+use super::outlet::{End, Outlet, is_gone, is_nothing_yet};
 use crate::child::Stream;
 use crate::error::Error;
 use crate::host::{Ids, Kind};
-use crate::sys::{Errno, fd};
+use crate::sys::{self, Errno, fd};
 
 /// The three streams as the provider gets them, and what has to be copied.
 pub(super) struct Stdio {
@@ -101,7 +102,7 @@ impl Stdio {
         self.given.push(given);
         let (callers, ours) = (End::new(file, index == 0), End::File(ours.into()));
         let (from, to) = if index == 0 { (callers, ours) } else { (ours, callers) };
-        self.copies.push(Copy { from, to, pending: Vec::new(), taken, is_output: index > 0 });
+        self.copies.push(Copy { stream: index, from, to: Outlet::new(to), taken });
         Ok(())
     }
 }
@@ -172,67 +173,14 @@ pub(super) fn lead_to_the_same(one: RawFd, other: RawFd) -> bool {
     one == other || identity(&file_of_one) == identity(&file_of_other) && !is_null
 }
 
-/// One end of a copy; reading and writing it waits for nobody.
-enum End {
-    /// A pipe or a regular file.
-    File(File),
-    /// A pipe that waits; what poll calls writable takes `PIPE_BUF` bytes (pipe(7)).
-    WaitingPipe(File),
-    Socket(File),
-}
-
-impl End {
-    /// A pipe is opened anew, as it must not wait, and the flag for that belongs
-    /// to a description that others share. A regular file never waits.
-    fn new(file: File, is_input: bool) -> End {
-        let kind = file.metadata().map(|stat| Kind::of_mode(stat.mode()));
-        match kind {
-            Ok(Kind::Socket) => End::Socket(file),
-            Ok(Kind::Fifo) => {
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                let mut options = File::options();
-                options.read(is_input).write(!is_input).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-                // A pipe of another user's, as after su(1), cannot be.
-                options.open(path).map_or(End::WaitingPipe(file), End::File)
-            }
-            _ => End::File(file),
-        }
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            End::File(file) | End::WaitingPipe(file) => file.read(buffer),
-            End::Socket(socket) => Ok(recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            End::File(file) => file.write(bytes),
-            End::WaitingPipe(pipe) => pipe.write(&bytes[..bytes.len().min(libc::PIPE_BUF)]),
-            End::Socket(socket) => {
-                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-                Ok(send(socket.as_raw_fd(), bytes, flags)?)
-            }
-        }
-    }
-
-    fn poll(&self, flags: PollFlags) -> PollFd<'_> {
-        match self {
-            End::File(file) | End::WaitingPipe(file) | End::Socket(file) => PollFd::new(file.as_fd(), flags),
-        }
-    }
-}
-
 /// Bytes that the launcher carries from one descriptor to another.
 pub(super) struct Copy {
+    /// Which of the three streams it is.
+    stream: usize,
     from: End,
-    to: End,
-    /// Read and not yet written.
-    pending: Vec<u8>,
+    to: Outlet,
     /// How much was read in all.
     taken: Rc<Cell<u64>>,
-    is_output: bool,
 }
 
 /// A file on standard input, which the launcher reads ahead of the provider.
@@ -268,8 +216,7 @@ impl Unread {
             // Somebody else reads there too, and goes on from where it is.
             return;
         }
-        let pending: usize =
-            copies.iter().filter(|copy| !copy.is_output).map(|copy| copy.pending.len()).sum();
+        let pending: usize = copies.iter().filter(|copy| copy.stream == 0).map(|copy| copy.to.len()).sum();
         // The provider can write to its pipe, so this number is a claim of its own.
         let claimed = fd::readable(self.pipe.as_fd()) + pending;
         let place = if claimed as u64 == taken {
@@ -287,54 +234,65 @@ const CHUNK: usize = 64 * 1024;
 
 impl Copy {
     pub fn poll(&self) -> PollFd<'_> {
-        match self.pending.is_empty() {
+        match self.to.is_empty() {
             true => self.from.poll(PollFlags::POLLIN),
-            false => self.to.poll(PollFlags::POLLOUT),
+            false => self.to.poll(),
         }
     }
 
     /// Carries on where poll has said that it can; false at the end.
-    pub fn step(&mut self) -> bool {
-        if self.pending.is_empty() {
-            self.pending.resize(CHUNK, 0);
-            let got = self.from.read(&mut self.pending);
-            self.pending.truncate(*got.as_ref().unwrap_or(&0));
-            self.taken.update(|taken| taken + self.pending.len() as u64);
-            return match got {
-                Ok(got) => got > 0,
-                Err(error) => error.kind() == ErrorKind::WouldBlock,
-            };
+    ///
+    /// # Errors
+    ///
+    /// When bytes are lost, other than by the wish of who would read them. What
+    /// takes no more ends the pipe, and the provider sees EPIPE.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let carried = match self.to.is_empty() {
+            true => self.to.fill(&mut self.from, CHUNK).map(|got| {
+                self.taken.update(|taken| taken + got as u64);
+                got > 0
+            }),
+            false => self.to.write().map(|()| true),
+        };
+        match carried {
+            Err(error) if is_nothing_yet(&error) => Ok(true),
+            Err(error) if is_gone(&error) => Ok(false),
+            carried => carried.map_err(|error| explain::stream(NAMES[self.stream], sys::errno(&error))),
         }
-        match self.to.write(&self.pending) {
-            Ok(written) => {
-                self.pending.drain(..written);
-                true
+    }
+
+    /// What is left of an output when the cell is no more: what its pipe holds at
+    /// this instant. What is written there later is not of the cell, whoever it
+    /// has sent the other end to.
+    pub fn into_rest(mut self) -> Option<Rest> {
+        if self.stream == 0 {
+            return None;
+        }
+        let mut left = self.from.held();
+        while left > 0 {
+            match self.to.fill(&mut self.from, left.min(CHUNK)) {
+                Ok(got @ 1..) => left -= got,
+                // Somebody reads there too.
+                _ => break,
             }
-            // What takes no more ends the pipe, and the provider sees EPIPE.
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
+        Some(Rest { name: NAMES[self.stream], to: self.to })
     }
 }
 
-/// Carries what is left of the outputs to whoever reads them, for as long as
-/// they take and `go_on` says so.
-pub(super) fn finish(mut copies: Vec<Copy>, mut go_on: impl FnMut() -> bool) {
-    copies.retain(|copy| copy.is_output);
-    while !copies.is_empty() {
-        let ready = ready(&copies);
-        // What can be carried without waiting is carried in every case.
-        if !ready.contains(&true) && !go_on() {
-            return;
-        }
-        let mut ready = ready.into_iter();
-        copies.retain_mut(|copy| !ready.next().unwrap_or(false) || copy.step());
-    }
+/// The last bytes of an output.
+pub(super) struct Rest {
+    pub name: &'static str,
+    pub to: Outlet,
 }
 
-fn ready(copies: &[Copy]) -> Vec<bool> {
-    let mut fds: Vec<PollFd> = copies.iter().map(Copy::poll).collect();
-    match poll(&mut fds, 100u16) {
-        Ok(_) => fds.iter().map(|fd| fd.any().unwrap_or(true)).collect(),
-        Err(_) => vec![false; copies.len()],
+impl Rest {
+    /// Writes what is taken without waiting; true where more is left.
+    pub fn carry(&mut self) -> Result<bool, Error> {
+        match self.to.carry() {
+            Ok(()) => Ok(!self.to.is_empty()),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(explain::stream(self.name, sys::errno(&error))),
+        }
     }
 }

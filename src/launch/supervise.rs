@@ -1,25 +1,26 @@
 //! The launcher beside the running cell: signals, terminal, streams, timeout,
 //! and the records of the child.
 
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+mod last;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 use nix::unistd::Pid;
 
-use super::stdio::{self, Copy, Stdio, Unread};
+use super::notices;
+use super::received::receive;
+use super::stdio::{Copy, Stdio, Unread};
 use super::terminal::{Caller, Relay};
 use crate::child::Stream;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
 use crate::report::{self, Record};
-use crate::sys::fd::received;
 use crate::sys::{Failure, Result, clone, memory, signal};
 use crate::verify::Answer;
 
@@ -41,6 +42,11 @@ const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Si
 
 /// How often a relay in the background looks whether it is its turn.
 const TURN: Duration = Duration::from_millis(200);
+
+/// Whether a signal that tells the run to end has come and has not been read.
+pub(super) fn is_told_to_end() -> bool {
+    signal::is_pending(&ENDING.map(|signal| signal as i32))
+}
 
 /// The launcher's signals, read instead of taken.
 pub(super) fn signals() -> nix::Result<SignalFd> {
@@ -83,6 +89,8 @@ pub(super) struct Running {
     pub patience: Option<Duration>,
     /// Why the launcher ends the cell itself.
     refused: Option<Error>,
+    /// What went wrong beside a provider that runs.
+    trouble: Option<Error>,
     state: State,
 }
 
@@ -100,6 +108,8 @@ pub(super) struct State {
     canceled: bool,
     provider_is_stopped: bool,
     stop_is_asked: bool,
+    /// Nothing of the cell lives; what it wrote last is carried.
+    is_over: bool,
 }
 
 /// What the supervisor tells while it runs.
@@ -136,6 +146,7 @@ impl Running {
             started,
             patience: None,
             refused: None,
+            trouble: None,
             state: State::default(),
         }
     }
@@ -146,7 +157,13 @@ impl Running {
         loop {
             let comes_to_rest = self.state.executed && !is_at_rest;
             is_at_rest |= comes_to_rest;
-            let ready = self.poll(comes_to_rest);
+            let ready = match self.poll(comes_to_rest) {
+                Ok(ready) => ready,
+                Err(errno) => {
+                    self.cannot_wait(errno);
+                    return self.finish(tell);
+                }
+            };
             if ready.signals {
                 self.take_signals();
             }
@@ -157,7 +174,14 @@ impl Running {
                 self.take_status();
             }
             let mut copies = ready.copies.into_iter();
-            self.copies.retain_mut(|copy| !copies.next().unwrap_or(false) || copy.step());
+            self.copies.retain_mut(|copy| {
+                let step = if copies.next().unwrap_or(false) { copy.step() } else { Ok(true) };
+                step.unwrap_or_else(|error| {
+                    self.trouble.get_or_insert(error);
+                    false
+                })
+            });
+            notices::lock().carry();
             if self.relay.as_mut().is_some_and(|relay| !relay.step(ready.relay)) {
                 self.relay = None;
             }
@@ -171,7 +195,8 @@ impl Running {
         }
     }
 
-    fn poll(&self, comes_to_rest: bool) -> Ready {
+    fn poll(&self, comes_to_rest: bool) -> nix::Result<Ready> {
+        let notices = notices::lock();
         let mut fds = vec![
             PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
@@ -180,34 +205,40 @@ impl Running {
         fds.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.active_copies().iter().map(Copy::poll));
         fds.extend(self.relay.iter().flat_map(Relay::poll));
+        fds.extend(notices.poll());
         let waits = self.relay.as_ref().is_some_and(Relay::waits_for_its_turn);
         let turn = waits.then(|| Instant::now() + TURN);
         let next = self.deadline().into_iter().chain(turn).min();
-        let timeout = next.map_or(PollTimeout::NONE, |deadline| {
-            // One millisecond more than is left, so that it has passed by then.
-            let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-        });
+        let timeout = next.map_or(PollTimeout::NONE, until);
         if comes_to_rest {
             // As late as can be: all that runs from here on is the call itself.
             memory::give_back_program();
         }
-        if poll(&mut fds, timeout).is_err() {
-            return Ready::nothing();
-        }
+        poll(&mut fds, timeout)?;
         let mut flags = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::POLLERR));
         let mut next = |is_there: bool| {
             let flags = if is_there { flags.next() } else { None };
             flags.unwrap_or(PollFlags::empty())
         };
-        Ready {
+        Ok(Ready {
             ended: !next(true).is_empty(),
             signals: !next(true).is_empty(),
             status: !next(self.status.is_some()).is_empty(),
             report: !next(self.report.is_some()).is_empty(),
             copies: self.active_copies().iter().map(|_| !next(true).is_empty()).collect(),
             relay: [next(self.relay.is_some()), next(self.relay.is_some())],
-        }
+        })
+    }
+
+    /// Ends a cell that the launcher cannot stay with.
+    fn cannot_wait(&mut self, errno: Errno) {
+        let error = Error::new("launch", "the launcher cannot wait for the cell and has ended it")
+            .errno(errno)
+            .cause("the kernel has no memory left, or the limit on open files is too low (ulimit -n)")
+            .remedy("free memory or raise the limit, and run again");
+        let place = if self.state.executed { &mut self.trouble } else { &mut self.refused };
+        place.get_or_insert(error);
+        self.kill();
     }
 
     /// Nothing is carried before there is a provider: a launch that is begun
@@ -265,7 +296,10 @@ impl Running {
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else {
                 continue;
             };
-            self.state.canceled |= ENDING.contains(&signal);
+            if ENDING.contains(&signal) {
+                self.state.canceled = true;
+                notices::hurry_from(Instant::now());
+            }
             match (signal, &mut self.relay) {
                 (Signal::SIGWINCH, Some(relay)) => relay.resize(),
                 (Signal::SIGCONT, relay) => {
@@ -279,7 +313,7 @@ impl Running {
                     self.send(signal);
                     // What has stopped itself gives no answer, unless one of
                     // its own has woken it since.
-                    if self.state.provider_is_stopped {
+                    if self.state.provider_is_stopped || self.state.is_over {
                         self.stop();
                     }
                 }
@@ -415,34 +449,25 @@ impl Running {
             });
         }
         let end = clone::wait(self.pid);
-        // Before the last output: its reader may take its time.
+        // At once: what comes to the streams from now on is not of the cell.
+        let rest = self.take_the_rest();
+        // Before the last output is carried: its reader may take its time.
         if self.state.failed.is_none() {
             let _ = tell(Event::Gone);
         }
-        if let Some(unread) = self.unread.take() {
-            unread.give_back(&self.copies);
-        }
-        self.carry_last_output();
-        if let Some(relay) = self.relay.take() {
-            relay.finish();
-        }
-        Ended { end, state: self.state, wall: self.started.elapsed(), refused: self.refused }
+        self.carry_last_output(rest);
+        // Gives the terminal back.
+        drop(self.relay.take());
+        let (state, wall) = (self.state, self.started.elapsed());
+        Ended { end, state, wall, refused: self.refused, trouble: self.trouble }
     }
 }
 
-impl Running {
-    /// A reader may be slow, as a pager is. It is waited for unless the time is
-    /// up or the launcher is told to end.
-    fn carry_last_output(&mut self) {
-        let deadline = self.timeout.and_then(|timeout| self.started.checked_add(timeout));
-        let copies = std::mem::take(&mut self.copies);
-        stdio::finish(copies, || {
-            let is_told = self.signals.read_signal().ok().flatten().is_some_and(|info| {
-                Signal::try_from(info.ssi_signo as i32).is_ok_and(|signal| ENDING.contains(&signal))
-            });
-            !is_told && deadline.is_none_or(|deadline| Instant::now() < deadline)
-        });
-    }
+/// What poll takes for "until then": one millisecond more than is left, so that
+/// it has passed by then.
+fn until(deadline: Instant) -> PollTimeout {
+    let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
 }
 
 /// What a poll found.
@@ -455,48 +480,6 @@ struct Ready {
     relay: [PollFlags; 2],
 }
 
-impl Ready {
-    fn nothing() -> Ready {
-        let relay = [PollFlags::empty(); 2];
-        Ready { ended: false, signals: false, status: false, report: false, copies: Vec::new(), relay }
-    }
-}
-
-/// One message of the report socket.
-struct Message {
-    /// `None` where it is no record.
-    record: Option<Record>,
-    /// Of its sender, as the launcher counts.
-    pid: i32,
-    /// What came along.
-    descriptors: Option<[OwnedFd; 2]>,
-}
-
-/// The next message; `None` at the end.
-fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
-    let mut bytes = [0; report::LENGTH];
-    let mut space = nix::cmsg_space!([RawFd; 2], UnixCredentials);
-    let mut iov = [IoSliceMut::new(&mut bytes)];
-    let message = recvmsg::<()>(
-        report.as_raw_fd(),
-        &mut iov,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT,
-    )?;
-    let (mut pid, mut descriptors) = (0, None);
-    for control in message.cmsgs()? {
-        match control {
-            ControlMessageOwned::ScmCredentials(credentials) => pid = credentials.pid(),
-            ControlMessageOwned::ScmRights(fds) => {
-                descriptors = <[RawFd; 2]>::try_from(fds).ok().map(|fds| fds.map(received));
-            }
-            _ => {}
-        }
-    }
-    let length = message.bytes;
-    Ok((length > 0).then(|| Message { record: Record::decode(&bytes[..length]), pid, descriptors }))
-}
-
 /// A cell that is no more.
 pub(super) struct Ended {
     end: Result<clone::End>,
@@ -504,6 +487,8 @@ pub(super) struct Ended {
     pub wall: Duration,
     /// What kept the launcher from letting the provider through the gate.
     pub refused: Option<Error>,
+    /// What went wrong beside the provider: output that was lost, above all.
+    pub trouble: Option<Error>,
 }
 
 impl Ended {

@@ -1,12 +1,12 @@
 //! The caller's terminal, relayed to the one of the cell's own.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
@@ -37,6 +37,10 @@ pub(super) struct Relay {
 }
 
 const CHUNK: usize = 4096;
+
+/// More than a pseudo-terminal holds: 4 KiB to be read, 8 KiB on the way there,
+/// and what one write is ahead.
+const HELD: usize = 64 * 1024;
 
 impl Relay {
     pub fn new(caller: Caller, master: OwnedFd, slave: OwnedFd) -> nix::Result<Relay> {
@@ -146,20 +150,35 @@ impl Relay {
         true
     }
 
-    /// Shows what the provider wrote last, unless the caller's terminal hangs.
-    pub fn finish(mut self) {
-        // Now reading ends behind the last byte.
+    /// Takes what the cell has written, now that nothing of it lives. What comes
+    /// later is not of the cell, whoever it has sent its terminal to.
+    pub fn take_the_rest(&mut self) {
         self.slave = None;
-        loop {
-            let mut fds = self.poll();
-            let flags = match poll(&mut fds, 1000u16) {
-                Ok(1..) => fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty())),
-                _ => return,
-            };
-            if !self.step(flags) {
+        let limit = self.to_caller.len() + HELD;
+        let mut before = usize::MAX;
+        // Each read ends what is on its way inside the kernel; EAGAIN comes behind
+        // the last byte, and EIO where nobody has the other side.
+        while self.to_caller.len() < limit && self.to_caller.len() != before {
+            before = self.to_caller.len();
+            if !fill(&mut self.master, &mut self.to_caller) {
                 return;
             }
         }
+    }
+
+    /// How much has not been shown yet.
+    pub fn unshown(&self) -> usize {
+        self.to_caller.len()
+    }
+
+    /// For when there is something to show, and the cell is no more.
+    pub fn poll_caller(&self) -> PollFd<'_> {
+        PollFd::new(self.terminal.as_fd(), PollFlags::POLLOUT)
+    }
+
+    /// Shows what the caller's terminal takes.
+    pub fn show(&mut self) {
+        drain(&mut self.to_caller, &mut self.terminal);
     }
 }
 
@@ -173,23 +192,24 @@ impl Drop for Relay {
     }
 }
 
+/// As [`open_anew`]; of a terminal for which that fails, the description that we
+/// were given.
+fn reopen(terminal: OwnedFd) -> File {
+    open_anew(terminal.as_fd()).unwrap_or_else(|_| terminal.into())
+}
+
 /// A description of our own, which may be non-blocking without the caller's
 /// shell seeing it. A controlling terminal has a name that everybody may open,
 /// even where it belongs to another user, as after su(1); of any other one that
 /// does, only the description we were given can be had, and it is never read.
-fn reopen(terminal: OwnedFd) -> File {
-    let path = if tcgetpgrp(&terminal).is_ok() {
+pub(super) fn open_anew(terminal: BorrowedFd) -> io::Result<File> {
+    let path = if tcgetpgrp(terminal).is_ok() {
         "/dev/tty".to_owned()
     } else {
         format!("/proc/self/fd/{}", terminal.as_raw_fd())
     };
     let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(flags)
-        .open(path)
-        .unwrap_or_else(|_| terminal.into())
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
 /// Reads once; false at the end.

@@ -253,6 +253,14 @@ pub fn readable(pipe: BorrowedFd) -> usize {
     if result == 0 { bytes as usize } else { 0 }
 }
 
+/// How many bytes a socket has sent that its peer has not taken.
+pub fn unsent(socket: BorrowedFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ, which is SIOCOUTQ too, writes one int.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes as usize } else { 0 }
+}
+
 /// Whether a descriptor came with the process: what is open across execve(2)
 /// has no close-on-exec flag, and all that this process opens has it.
 pub fn is_inherited(fd: RawFd) -> bool {

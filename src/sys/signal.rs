@@ -59,6 +59,16 @@ pub fn unblock_all() -> Result<()> {
     check(Call::Sigprocmask, result.into()).map(drop)
 }
 
+/// sigpending(2): whether one of these has come while it is blocked.
+pub fn is_pending(signals: &[i32]) -> bool {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigpending fills the set, which is read only then; sigismember fails for what is no signal.
+    unsafe {
+        libc::sigpending(set.as_mut_ptr()) == 0
+            && signals.iter().any(|signal| libc::sigismember(set.as_ptr(), *signal) == 1)
+    }
+}
+
 /// A signal that init was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {

@@ -684,6 +684,23 @@ fn a_launch_on_a_terminal_can_fail() {
 }
 
 #[test]
+fn a_launcher_that_cannot_wait_ends_the_run() {
+    let Some(scenario) = Scenario::new(&[]) else { return };
+    let (number, errno) = (libc::SYS_poll, Errno::ENOMEM);
+    let mut said = 0;
+    for nth in 0..8 {
+        let target = Target { process: Process::Launcher, number, nth, errno };
+        let run = scenario.run(Some(target));
+        assert!(!run.hung, "poll no. {nth}: {}", run.stderr);
+        let is_said =
+            run.stderr.contains("launch: the launcher cannot wait for the cell and has ended it: ENOMEM");
+        assert_eq!(run.status.code(), Some(if is_said { 125 } else { 0 }), "poll no. {nth}: {}", run.stderr);
+        said += usize::from(is_said);
+    }
+    assert!(said > 0, "the loop calls poll(2)");
+}
+
+#[test]
 fn a_provider_may_let_go_of_its_terminal() {
     let Some(site) = Site::new() else { return };
     let pair = openpty(None, None).unwrap();
