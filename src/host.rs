@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use std::sync::Arc;
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use crate::input;
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
 use crate::sys::{Errno, errno, landlock, seccomp};
@@ -284,11 +284,7 @@ fn proc_mask(name: &'static str) -> Option<(&'static str, bool)> {
 
 /// Reads a file of at most a megabyte; EFBIG where it is larger.
 fn read_small(path: &Path) -> Result<Vec<u8>, Errno> {
-    const LIMIT: u64 = 1 << 20;
-    let mut content = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(LIMIT + 1).read_to_end(&mut content));
-    read.map_err(|error| errno(&error))?;
-    if content.len() as u64 > LIMIT { Err(Errno::EFBIG) } else { Ok(content) }
+    input::read(path, 1 << 20).map_err(|error| errno(&error))
 }
 
 /// One entry of the system view; `None` where the host has none.

@@ -21,6 +21,7 @@ pub mod error;
 pub mod evidence;
 pub mod fault;
 pub mod host;
+pub mod input;
 pub mod launch;
 pub mod lint;
 pub mod manual;
@@ -37,7 +38,7 @@ pub mod verify;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -272,12 +273,7 @@ fn read_arguments(fd: RawFd) -> io::Result<Vec<u8>> {
     /// More than the kernel would take on a command line.
     const LIMIT: u64 = 4 << 20;
     let copy = sys::fd::duplicate(fd).map_err(|failure| io::Error::from(failure.errno))?;
-    let mut data = Vec::new();
-    File::from(copy).take(LIMIT + 1).read_to_end(&mut data)?;
-    if data.len() as u64 > LIMIT {
-        return Err(io::Error::other("more than 4 MiB of options"));
-    }
-    Ok(data)
+    input::read_from(&File::from(copy), LIMIT)
 }
 
 fn print(text: &str) -> Result<(), Error> {

@@ -157,6 +157,9 @@ impl PolicyError {
                     (Some(name), ..) => return Some(format!("a profile is given by --profile {name}")),
                     (None, Some(near), _) => return Some(format!("did you mean {}?", near.display())),
                     _ if path == Path::new("-") => "write /dev/stdin",
+                    (.., io::ErrorKind::TimedOut) => {
+                        "nobody writes to this pipe: start the writer first, or give a regular file"
+                    }
                     (.., io::ErrorKind::IsADirectory) => "give a readable policy file; this is a directory",
                     _ => "give a readable policy file",
                 }

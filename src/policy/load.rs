@@ -1,7 +1,7 @@
 //! From flags, files and profiles to a [`Policy`]; the only reader of files.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -14,6 +14,7 @@ use super::schema::places_of;
 use super::vars::{Env, Vars};
 use super::{Origin, Policy, profile, recover};
 use crate::cli::CellOptions;
+use crate::input;
 use crate::nearest::nearest;
 
 /// How many files may extend each other in a row.
@@ -74,11 +75,12 @@ impl Loader<'_> {
             let near = similar(path, shown);
             Problem::Read { path: shown.to_owned(), source, near }.at(from)
         };
-        let bytes = read(path).map_err(failed)?;
-        if bytes.len() as u64 > FILE_MAX {
-            let (path, limit) = (shown.to_owned(), FILE_MAX);
-            return Err(Problem::TooLarge { path, limit }.at(from));
-        }
+        let bytes = input::read(path, FILE_MAX).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                Problem::TooLarge { path: shown.to_owned(), limit: FILE_MAX }.at(from)
+            }
+            _ => failed(error),
+        })?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let offset = error.valid_up_to();
             let line = 1 + bytes[..offset].iter().filter(|byte| **byte == b'\n').count();
@@ -147,13 +149,6 @@ fn similar(path: &Path, shown: &Path) -> Option<PathBuf> {
     let name = path.file_stem()?.to_str()?;
     let near = nearest(name, stems.filter(|stem| *stem != name))?;
     Some(plain(&shown.with_file_name(format!("{near}.toml"))))
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path)?;
-    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// One text that a policy is read from.

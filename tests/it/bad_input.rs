@@ -621,3 +621,31 @@ fn a_step_beyond_the_65535th_is_named_by_its_own_number() {
     let said = stderr(&launch.output().unwrap());
     assert!(said.starts_with("cellblock: workdir: go to /nope: chdir: ENOENT"), "{said}");
 }
+
+#[test]
+fn a_pipe_that_nobody_writes_to_keeps_no_launch() {
+    let Some(site) = Site::new() else { return };
+    let fifo = site.fifo("fifo").display().to_string();
+    site.fifo("other");
+    let shell = |script: &str| {
+        let script = script.replace("CELL", "./cellblock run").replace("FIFO", &fifo);
+        let mut command = site.command("bash");
+        command.args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("bash")
+    };
+    // All at once, as each waits for a while.
+    let scripts =
+        ["CELL --policy FIFO -- true", "CELL --seccomp FIFO -- true", "CELL --args 3 -- true 3<>other"];
+    let launches: Vec<_> = scripts.into_iter().map(shell).collect();
+    for launch in launches {
+        let output = launch.wait_with_output().expect("it ends");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("ETIMEDOUT") || said.contains("timed out"), "{said}");
+    }
+    // One with a writer is read to its end, however late that comes.
+    let late = "(sleep 0.3; echo 'version = 1'; sleep 0.3; echo '[environment]'; echo 'set = { A = \"b\" }') > FIFO & \
+                CELL --policy FIFO -- sh -c 'echo $A'; CELL --policy <(echo version = 1) -- echo c";
+    let output = shell(late).wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "b\nc\n", "{}", stderr(&output));
+}

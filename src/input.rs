@@ -1,0 +1,65 @@
+//! What the caller hands over to be read, bounded in size and in time.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// How long a pipe may take to come to its end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Reads the file at `path`, which may be a FIFO that somebody is writing to.
+///
+/// # Errors
+///
+/// What the kernel answers; EFBIG where there are more than `limit` bytes, and
+/// ETIMEDOUT where a FIFO or a device does not come to its end.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    // Opening a FIFO waits for a writer, without the flag.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    read_from(&OpenOptions::new().read(true).custom_flags(flags).open(path)?, limit)
+}
+
+/// As [`read`], from a descriptor that is open already.
+///
+/// # Errors
+///
+/// As those of [`read`].
+pub fn read_from(file: &File, limit: u64) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut content = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        wait(file, deadline)?;
+        match (&*file).read(&mut chunk) {
+            Ok(0) => return Ok(content),
+            Ok(got) => content.extend_from_slice(&chunk[..got]),
+            // Somebody else has read it first.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if content.len() as u64 > limit {
+            return Err(Errno::EFBIG.into());
+        }
+    }
+}
+
+/// Waits until reading does not. A FIFO that nobody has ever opened for writing
+/// is not at its end for poll(2), as it is for read(2).
+fn wait(file: &File, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) => return Err(Errno::ETIMEDOUT.into()),
+            Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
