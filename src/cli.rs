@@ -220,6 +220,9 @@ pub struct CellOptions {
     /// End the run after DURATION: 90s, 30m, 1h30m.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, help_heading = "Cell")]
     pub timeout: Option<String>,
+    /// Let the cell have N processes and threads at one time; 4096 by default.
+    #[arg(long, value_name = "N", help_heading = "Cell")]
+    pub processes: Option<u64>,
 
     /// Show SRC read-only, at DEST in the cell.
     #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::input;
+use crate::limits::rlimits::Rlimits;
 use crate::policy::Layer;
 use crate::sys::fd::{self, Identity};
 use crate::sys::{Errno, errno, landlock, seccomp};
@@ -25,6 +26,8 @@ pub struct Host {
     pub landlock: u32,
     /// Whether the kernel has seccomp filters.
     pub seccomp: bool,
+    /// The launcher's own resource limits.
+    pub limits: Rlimits,
     /// The links and directories beside `/usr`, and the entries of `/etc` that
     /// the minimal system view takes over, where the host has them.
     pub system: Vec<(PathBuf, SystemEntry)>,
@@ -226,6 +229,7 @@ impl Host {
             ids,
             landlock: landlock::abi(),
             seccomp: seccomp::is_available(),
+            limits: Rlimits::own(),
             system: system.filter_map(|path| Some((path.clone(), system_entry(&path)?))).collect(),
             proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
             own_filter: own_filter.map(read_small),

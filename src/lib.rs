@@ -23,6 +23,7 @@ pub mod fault;
 pub mod host;
 pub mod input;
 pub mod launch;
+pub mod limits;
 pub mod lint;
 pub mod manual;
 pub mod message;

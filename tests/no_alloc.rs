@@ -238,6 +238,7 @@ fn policy(root: &Path) -> Policy {
         environment: Default::default(),
         network: Default::default(),
         seccomp: Default::default(),
+        limits: Default::default(),
         require: Default::default(),
     };
     policy.run.expose = vec![expose("own", false), expose("made/one", true)];

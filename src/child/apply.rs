@@ -66,7 +66,7 @@ impl Child<'_> {
             Step::ClearDumpable => credentials::set_dumpable(false),
             Step::NewProcessGroup => self.new_process_group(),
             Step::SetDescriptors { keep } => self.set_descriptors(keep),
-            Step::LimitCore => credentials::set_limit(libc::RLIMIT_CORE, 0),
+            Step::SetLimit { resource, value } => credentials::set_limit(resource.number(), *value),
             Step::SetUmask { mask } => {
                 credentials::set_umask(*mask);
                 Ok(())
@@ -124,11 +124,14 @@ impl Child<'_> {
 
     fn set_descriptors(&self, keep: &[i32]) -> Result<()> {
         for (stream, target) in self.stdio.iter().zip(0..) {
-            let source = match stream {
-                Stream::Descriptor(fd) => *fd,
-                Stream::Terminal => self.terminal.get(),
-            };
-            fd::duplicate_to(source, target)?;
+            match stream {
+                Stream::Descriptor(fd) => fd::duplicate_to(*fd, target)?,
+                Stream::Terminal => fd::duplicate_to(self.terminal.get(), target)?,
+                Stream::Null => {
+                    let null = fd::open(fd::CWD, c"/dev/null", libc::O_RDWR, 0)?;
+                    fd::duplicate_to(null.as_raw_fd(), target)?;
+                }
+            }
         }
         fd::close_on_exec(3)?;
         keep.iter().try_for_each(|&fd| fd::duplicate_to(fd, fd))

@@ -50,6 +50,9 @@ pub struct Child<'a> {
 pub enum Stream {
     /// This descriptor.
     Descriptor(RawFd),
+    /// The cell's `/dev/null`. By a descriptor of the host's mount of it, the
+    /// times of the host's node could be set.
+    Null,
     /// The terminal of the cell's own.
     Terminal,
 }

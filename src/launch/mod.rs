@@ -153,7 +153,7 @@ fn launch(
     if options.ids.started_by_root {
         ids::drop_groups()?;
     }
-    let streams = || if options.runs() { Stdio::prepare(options.ids) } else { Stdio::nothing() };
+    let streams = || if options.runs() { Stdio::prepare(options.ids) } else { Ok(Stdio::nothing()) };
     let stdio = streams()?;
     let request = Request {
         command,

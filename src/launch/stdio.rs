@@ -1,6 +1,6 @@
 //! The standard streams, by kind, so that nothing of the harness rides in.
 //!
-//! Only `/dev/null` passes. A terminal becomes one of the cell's own. What else
+//! Only `/dev/null` passes, as the cell's own. A terminal becomes one of the cell's own. What else
 //! carries bytes becomes a pipe of the cell's own, which the launcher copies: a
 //! file or a named pipe would tell its path and could be opened anew for what its
 //! descriptor forbids; from an unnamed pipe the provider could read what others
@@ -51,7 +51,7 @@ impl Stdio {
             let file = File::from(duplicate(index).map_err(|error| refuse(name, error.to_string()))?);
             let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
-                Kind::Device if stat.rdev() == NULL => {}
+                Kind::Device if stat.rdev() == NULL => stdio.streams[index] = Stream::Null,
                 Kind::Device if isatty(&file).unwrap_or(false) => {
                     stdio.streams[index] = Stream::Terminal;
                     stdio.terminal.get_or_insert(file.into());
@@ -79,11 +79,9 @@ impl Stdio {
     }
 
     /// Nothing to read and nowhere to write.
-    pub fn nothing() -> Result<Stdio, Error> {
-        let null = File::options().read(true).write(true).open("/dev/null");
-        let null = null.map_err(|error| refuse("/dev/null", error.to_string()))?;
-        let streams = [Stream::Descriptor(null.as_raw_fd()); 3];
-        Ok(Stdio { streams, terminal: None, copies: Vec::new(), unread: None, given: vec![null.into()] })
+    pub fn nothing() -> Stdio {
+        let (copies, given) = (Vec::new(), Vec::new());
+        Stdio { streams: [Stream::Null; 3], terminal: None, copies, unread: None, given }
     }
 
     fn copy(&mut self, index: usize, file: File, ids: Ids) -> nix::Result<()> {

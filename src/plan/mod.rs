@@ -2,11 +2,13 @@
 //! facts about the host without touching either.
 
 pub mod landlock;
+mod limits;
 pub mod own_filter;
 mod probe;
 pub mod render;
 pub mod seccomp;
 pub mod step;
+mod sysctls;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -230,13 +232,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     let mut init = ids(host);
     init.extend([Step::DieWithLauncher, Step::NewRoot]);
     init.extend(tree.mounts);
-    if policy.mode == Mode::Sealed {
-        // The second layer of what the filter refuses.
-        init.push(Step::WriteSysctl {
-            path: c"proc/sys/user/max_user_namespaces".into(),
-            value: c"0".into(),
-        });
-    }
+    init.extend(sysctls::steps(policy.mode, network.then_some(host.ids.gid)));
     init.extend(tree.covers);
     init.extend([Step::Seal { path: c".".into() }, Step::PivotRoot, Step::DetachOldRoot]);
     init.push(Step::SetHostname { name: text("hostname", &policy.cell.hostname)? });
@@ -251,14 +247,13 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         Step::StartProvider,
     ]);
 
-    let mut provider = vec![
-        Step::NewProcessGroup,
-        Step::SetDescriptors { keep: request.keep.clone() },
-        Step::LimitCore,
+    let mut provider = vec![Step::NewProcessGroup, Step::SetDescriptors { keep: request.keep.clone() }];
+    provider.extend(limits::steps(&policy.limits, &host.limits));
+    provider.extend([
         Step::SetUmask { mask: 0o022 },
         Step::ChangeDirectory { path: text("workdir", workdir(policy))? },
         Step::NoNewPrivs,
-    ];
+    ]);
     if stands(Layer::Landlock) {
         let handled = landlock::handled(host.landlock, with_rights, stands(Layer::LandlockScope));
         provider.push(Step::CreateRuleset { handled });

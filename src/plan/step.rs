@@ -9,6 +9,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use crate::limits::rlimits::Resource;
 use crate::sys::fd::Identity;
 use crate::sys::landlock::Handled;
 use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
@@ -345,8 +346,13 @@ pub enum Step {
         /// But for these.
         keep: Vec<i32>,
     },
-    /// Allows no core file.
-    LimitCore,
+    /// Sets both limits of a resource.
+    SetLimit {
+        /// Which.
+        resource: Resource,
+        /// To this.
+        value: u64,
+    },
     /// Sets the mask for new files, whatever the harness's was.
     SetUmask {
         /// The bits that new files do not get.
@@ -430,7 +436,7 @@ impl Step {
             Step::ResetSignals | Step::NewSession { .. } | Step::NewProcessGroup => Stage::Session,
             Step::StartProvider => Stage::Process,
             Step::SetDescriptors { .. } => Stage::Descriptors,
-            Step::LimitCore | Step::SetUmask { .. } => Stage::Limits,
+            Step::SetLimit { .. } | Step::SetUmask { .. } => Stage::Limits,
             Step::MustBeReadable { .. } => Stage::Exposures,
             Step::ChangeDirectory { .. } => Stage::Workdir,
             Step::CreateRuleset { .. } | Step::AllowPath { .. } | Step::RestrictSelf => Stage::Landlock,
@@ -494,7 +500,7 @@ impl fmt::Display for Step {
             Step::NewProcessGroup => f.write_str("new process group"),
             Step::SetDescriptors { keep } if keep.is_empty() => f.write_str("keep descriptors 0-2 alone"),
             Step::SetDescriptors { keep } => write!(f, "keep descriptors 0-2 and {keep:?}"),
-            Step::LimitCore => f.write_str("no core files"),
+            Step::SetLimit { resource, value } => write!(f, "limit {} to {value}", resource.name()),
             Step::SetUmask { mask } => write!(f, "umask {mask:04o}"),
             Step::ChangeDirectory { path } => write!(f, "go to {path}"),
             Step::NoNewPrivs => f.write_str("no new privileges"),

@@ -273,6 +273,11 @@ pub fn size(text: &str) -> Result<u64, Problem> {
     })
 }
 
+/// A number of things, at least one.
+pub fn count(count: u64) -> Result<u64, Problem> {
+    if count == 0 { Err(Problem::NoCount) } else { Ok(count) }
+}
+
 fn bytes(text: &str) -> Option<u64> {
     let unit = UNITS.iter().find_map(|(unit, shift)| {
         let digits = text.strip_suffix(*unit)?;

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::error::{PolicyError, Problem};
 use super::file::{
-    At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable, PathOr,
-    RequireTable, RunTable, TmpfsTable, WorkspaceTable,
+    At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
+    LimitsTable, PathOr, RequireTable, RunTable, TmpfsTable, WorkspaceTable,
 };
 use super::load::Source;
 use super::vars::utf8;
 use super::{
-    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, LockAccess, Mode,
-    Network, Origin, PROTECT, Policy, Protect, ProtectMissing, Require, RunScope, Seccomp, Tmpfs, Workspace,
-    check,
+    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
+    LockAccess, Mode, Network, Origin, PROTECT, Policy, Protect, ProtectMissing, Require, RunScope, Seccomp,
+    Tmpfs, Workspace, check,
 };
 use crate::cli::CellOptions;
 
@@ -32,6 +32,7 @@ pub(super) struct Draft {
     environment: Environment,
     network: Network,
     seccomp: Seccomp,
+    limits: Limits,
     require: Require,
 }
 
@@ -84,6 +85,7 @@ impl Draft {
                 Ok(Entry { path, origin })
             })?);
         }
+        self.add_limits(&file.limits, source)?;
         self.add_require(&file.require, source)
     }
 
@@ -222,6 +224,22 @@ impl Draft {
         self.environment.set.insert(name, value);
     }
 
+    fn add_limits(&mut self, table: &LimitsTable, source: &Source) -> Result<(), PolicyError> {
+        let limits = &mut self.limits;
+        if let Some(count) = &table.processes {
+            limits.processes = source.read(count, |count, _| check::count(*count))?;
+        }
+        if let Some(count) = &table.open_files {
+            limits.open_files = Some(source.read(count, |count, _| check::count(*count))?);
+        }
+        for (limit, size) in [(&mut limits.file_size, &table.file_size), (&mut limits.tmp, &table.tmp)] {
+            if let Some(size) = size {
+                *limit = Some(source.read(size, |size, _| check::size(size))?);
+            }
+        }
+        Ok(())
+    }
+
     fn add_require(&mut self, table: &RequireTable, source: &Source) -> Result<(), PolicyError> {
         if let Some(abi) = &table.landlock {
             self.require.landlock = source.read(abi, |abi, _| match abi {
@@ -316,6 +334,9 @@ impl Draft {
                 self.seccomp.filter = Some(flag("--seccomp", |_| check::name(filter))?);
             }
         }
+        if let Some(count) = options.processes {
+            self.limits.processes = flag("--processes", |_| check::count(count))?;
+        }
         for layer in &options.allow_missing {
             add(&mut self.require.allow_missing, *layer);
         }
@@ -338,6 +359,7 @@ impl Draft {
             environment: self.environment,
             network: self.network,
             seccomp: self.seccomp,
+            limits: self.limits,
             require: self.require,
         };
         one_entry_each(&policy)?;

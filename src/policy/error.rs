@@ -116,6 +116,8 @@ pub enum Problem {
     BadEnvironmentName(String),
     #[error("`{text}` is no duration")]
     BadDuration { text: String, instead: Option<String> },
+    #[error("0 would leave the cell without any")]
+    NoCount,
     #[error("`{text}` is no size")]
     BadSize { text: String, instead: Option<String> },
     #[error("Landlock ABI 0 does not exist")]
@@ -259,6 +261,7 @@ impl PolicyError {
                 return Some(format!("write {instead}; the units are d, h, m, s and ms"));
             }
             Problem::BadDuration { instead: None, .. } => "write one like 90s, 30m or 1h30m, above zero",
+            Problem::NoCount => "write a number from 1 on, or leave it out",
             Problem::BadSize { instead: Some(instead), .. } => {
                 return Some(format!("write {instead}; the units are K, M, G and T, of 1024 each"));
             }

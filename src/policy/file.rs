@@ -53,6 +53,9 @@ pub struct File {
     /// The system call filter.
     #[serde(default, skip_serializing_if = "SeccompTable::is_empty")]
     pub seccomp: SeccompTable,
+    /// What the cell may use.
+    #[serde(default, skip_serializing_if = "LimitsTable::is_empty")]
+    pub limits: LimitsTable,
     /// What the host must have and what may be left out.
     #[serde(default)]
     pub require: RequireTable,
@@ -244,6 +247,28 @@ pub struct SeccompTable {
     pub file: Option<At<String>>,
 }
 
+/// What the cell may use. A lower limit of the launcher's holds in any case.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "the table [limits]")]
+pub struct LimitsTable {
+    /// How many processes and threads it may have at one time. Default 4096.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 1))]
+    pub processes: Option<At<u64>>,
+    /// How many files and sockets each process may have open. By default as many
+    /// as the launcher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 1))]
+    pub open_files: Option<At<u64>>,
+    /// How large a file may grow: bytes, or a number with K, M, G or T. No limit by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_size: Option<At<String>>,
+    /// What `/tmp`, the home, `/dev/shm` and each tmpfs without a size may hold.
+    /// By default half of the memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tmp: Option<At<String>>,
+}
+
 /// What the host must have and what may be left out.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [require]")]
@@ -273,6 +298,13 @@ impl EnvironmentTable {
     fn is_empty(&self) -> bool {
         let EnvironmentTable { pass, set } = self;
         pass.is_empty() && set.is_empty()
+    }
+}
+
+impl LimitsTable {
+    fn is_empty(&self) -> bool {
+        let LimitsTable { processes, open_files, file_size, tmp } = self;
+        processes.is_none() && open_files.is_none() && file_size.is_none() && tmp.is_none()
     }
 }
 

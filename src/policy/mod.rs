@@ -74,6 +74,8 @@ pub struct Policy {
     pub network: Network,
     /// The system call filter.
     pub seccomp: Seccomp,
+    /// What the cell may use.
+    pub limits: Limits,
     /// What the host must have and what may be left out.
     pub require: Require,
 }
@@ -342,6 +344,20 @@ pub struct Seccomp {
     pub file: Option<Entry>,
 }
 
+/// What the cell may use. A lower limit of the launcher's holds in any case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many processes and threads.
+    pub processes: u64,
+    /// How many descriptors a process may have; without it, as many as the launcher.
+    pub open_files: Option<u64>,
+    /// How many bytes a file may grow to.
+    pub file_size: Option<u64>,
+    /// How many bytes each memory file system holds that has no size of its own;
+    /// without it, half of the memory.
+    pub tmp: Option<u64>,
+}
+
 /// What the host must have, and what may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Require {
@@ -430,6 +446,13 @@ impl Default for Cell {
             timeout: None,
             timeout_grace: Duration::from_secs(10),
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        // Twice what Podman gives a container; builds and browsers need hundreds.
+        Limits { processes: 4096, open_files: None, file_size: None, tmp: None }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::error::{PolicyError, Problem};
 use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
-    NetworkTable, PathOr, RequireTable, RunTable, SeccompTable, TmpfsTable, WorkspaceTable,
+    LimitsTable, NetworkTable, PathOr, RequireTable, RunTable, SeccompTable, TmpfsTable, WorkspaceTable,
 };
 use super::{
     Bind, Cell, Channel, Entry, Environment, Expose, Filesystem, Network, Origin, Policy, Protect, Require,
@@ -48,8 +48,19 @@ fn unescape(value: &mut Value) {
 /// The policy file; in its strings each dollar is doubled. Everything is taken
 /// apart on the way, so that a key which is forgotten does not compile.
 fn file(policy: &Policy) -> Result<File, PolicyError> {
-    let Policy { mode, cell, filesystem, run, channel, workspace, environment, network, seccomp, require } =
-        policy;
+    let Policy {
+        mode,
+        cell,
+        filesystem,
+        run,
+        channel,
+        workspace,
+        environment,
+        network,
+        seccomp,
+        limits,
+        require,
+    } = policy;
     let Network { mode: network } = network;
     let Require { landlock, allow_missing, without } = require;
     Ok(File {
@@ -64,6 +75,12 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
         environment: environment_table(environment),
         network: NetworkTable { mode: Some(*network) },
         seccomp: seccomp_table(seccomp)?,
+        limits: LimitsTable {
+            processes: Some(limits.processes.into()),
+            open_files: limits.open_files.map(At::from),
+            file_size: limits.file_size.map(|size| check::size_text(size).into()),
+            tmp: limits.tmp.map(|size| check::size_text(size).into()),
+        },
         require: RequireTable {
             landlock: Some((*landlock).into()),
             allow_missing: allow_missing.clone(),

@@ -136,6 +136,14 @@ pub fn set_umask(mask: u32) {
     unsafe { libc::umask(mask) };
 }
 
+/// The hard limit of a resource.
+pub fn hard_limit(resource: u32) -> Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` has room for one `rlimit`.
+    check(Call::Getrlimit, unsafe { libc::getrlimit(resource as _, &raw mut limit) }.into())?;
+    Ok(limit.rlim_max)
+}
+
 /// Sets both limits of a resource.
 pub fn set_limit(resource: u32, value: u64) -> Result<()> {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };

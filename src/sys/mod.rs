@@ -72,6 +72,7 @@ calls! {
     Fsopen "fsopen"
     Fstat "fstat"
     Identity "fstat"
+    Getrlimit "getrlimit"
     Ioctl "ioctl"
     Keyctl "keyctl"
     LandlockAddRule "landlock_add_rule"

@@ -28,7 +28,7 @@ const WITHOUT_CONTROL: [(&str, &str); 14] = [
 
 /// Probes that some hosts answer as a cell does, and why; a line says where
 /// the control is missing.
-const HOST_MAY_DENY: [(&str, &str); 30] = [
+const HOST_MAY_DENY: [(&str, &str); 36] = [
     ("F27", "/dev may hold the harmless devices alone"),
     ("H05", "the file system may have no user attributes"),
     ("N04", "no such service may run"),
@@ -50,6 +50,12 @@ const HOST_MAY_DENY: [(&str, &str); 30] = [
     ("P40", "the hard limit may be 0"),
     ("P50", "there may be no outer PID namespace to show"),
     ("P51", "the host may be idle"),
+    ("R01", "other programs may have taken all events"),
+    ("R02", "other programs may have taken all terminals"),
+    ("R03", "fs.inotify.max_user_instances may be small"),
+    ("R04", "the hard limit may be low"),
+    ("R07", "standard input may be no /dev/null"),
+    ("R09", "before Linux 6.13 there is no such question"),
     ("S01", "kernel.io_uring_disabled may forbid it"),
     ("S02", "vm.unprivileged_userfaultfd may forbid it"),
     ("S03", "kernel.perf_event_paranoid may forbid it"),

@@ -155,11 +155,13 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::StartProvider => all(&["clone"]),
         Step::NewProcessGroup => all(&["setpgid"]),
         Step::SetDescriptors { keep } => {
-            let mut calls = all(&["dup3", "dup3", "dup3", "close_range"]);
+            // Standard input is /dev/null here, and opened in the cell.
+            let mut calls = vec![fatal("openat"), fatal("dup3"), CLOSE];
+            calls.extend(all(&["dup3", "dup3", "close_range"]));
             calls.extend(keep.iter().map(|_| fatal("dup3")));
             calls
         }
-        Step::LimitCore => all(&["setrlimit"]),
+        Step::SetLimit { .. } => all(&["setrlimit"]),
         Step::SetUmask { .. } => vec![UMASK],
         Step::ChangeDirectory { .. } => all(&["chdir"]),
         Step::CreateRuleset { .. } => all(&["landlock_create_ruleset"]),
@@ -183,6 +185,9 @@ fn calls(step: &Step) -> Vec<Call> {
 /// The calls of a plan that has a terminal, where they differ.
 fn calls_with_terminal(step: &Step) -> Vec<Call> {
     let mut calls = calls(step);
+    if matches!(step, Step::SetDescriptors { .. }) {
+        calls.retain(|Call(name, _)| !["openat", "close"].contains(name));
+    }
     if *step == Step::NewProcessGroup {
         calls.push(Call("getpgrp", Infallible));
         calls.push(fatal("ioctl"));

@@ -3,6 +3,7 @@
 
 mod attack;
 mod bad_input;
+mod bounds;
 mod cell;
 mod channel;
 mod controls;

@@ -32,6 +32,7 @@ fn nothing() -> Policy {
         environment: Default::default(),
         network: Default::default(),
         seccomp: Default::default(),
+        limits: Default::default(),
         require: Default::default(),
     }
 }
@@ -93,6 +94,7 @@ fn host(policy: &Policy) -> Host {
         },
         proc_masks: vec![("bus", true), ("kcore", false), ("keys", false)],
         own_filter: None,
+        limits: Default::default(),
         refused: vec![],
         without_overlay: vec![],
         listings: BTreeMap::new(),
@@ -851,7 +853,7 @@ fn check_order(plan: &Plan, gate: bool) {
         at(|step| matches!(step, Step::ClearCommandLine | Step::ClearDumpable)),
         at(|step| matches!(step, Step::StartProvider)),
         at(|step| matches!(step, Step::NewProcessGroup | Step::SetDescriptors { .. })),
-        at(|step| matches!(step, Step::LimitCore | Step::SetUmask { .. })),
+        at(|step| matches!(step, Step::SetLimit { .. } | Step::SetUmask { .. })),
         at(|step| matches!(step, Step::ChangeDirectory { .. })),
         at(|step| matches!(step, Step::NoNewPrivs)),
         at(|step| matches!(step, Step::CreateRuleset { .. })),

@@ -124,6 +124,12 @@ mode = "host"
 filter = "provider"
 file = "own.json"
 
+[limits]
+processes = 99
+open_files = 98
+file_size = "1M"
+tmp = "2M"
+
 [require]
 landlock = 4
 allow_missing = ["landlock-scope", "cgroup"]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use cellblock::cli;
 use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
-    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, LockAccess, Mode,
-    Network, NetworkMode, Origin, Policy, Protect, ProtectMissing, Require, RunScope, Seccomp, System, Tmpfs,
-    Workspace, profile, schema::schema,
+    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
+    LockAccess, Mode, Network, NetworkMode, Origin, Policy, Protect, ProtectMissing, Require, RunScope,
+    Seccomp, System, Tmpfs, Workspace, profile, schema::schema,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -151,6 +151,7 @@ prop_compose! {
         network in select(vec![NetworkMode::None, NetworkMode::Host]),
         filter in prop::option::of("[a-z$]{1,6}"),
         file in prop::option::of(path()),
+        limits in (1u64..9999, prop::option::of(1u64..99), prop::option::of(1u64..1 << 40), prop::option::of(1u64..9)),
         landlock in 1u32..99,
         allow_missing in layers(),
         without in subsequence(vec![Layer::Landlock, Layer::Seccomp, Layer::Network], 0..=3),
@@ -165,6 +166,10 @@ prop_compose! {
             environment: Environment { pass: pass.into_iter().collect(), set },
             network: Network { mode: network },
             seccomp: Seccomp { filter, file: file.map(|path| Entry { path, origin: origin() }) },
+            limits: {
+                let (processes, open_files, file_size, tmp) = limits;
+                Limits { processes, open_files, file_size, tmp }
+            },
             require: Require { landlock, allow_missing, without },
         }
     }
@@ -199,6 +204,7 @@ const FLAGS: &[&str] = &[
     "--env=PASSED",
     "--chdir=/data",
     "--hostname=other",
+    "--processes=99",
     "--timeout=1h30m500ms",
     "--ro-bind=/\"q\\\n'",
     "--ro-bind=/srv:/dest",

@@ -197,7 +197,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
         tree.system(policy);
     }
     tree.proc(policy.mode);
-    tree.dev()?;
+    tree.dev(policy)?;
     let mut asked = Tree::new(host);
     asked.filesystem(policy)?;
     asked.exposures(policy)?;
@@ -297,12 +297,12 @@ impl<'a> Tree<'a> {
 
     fn own_directories(&mut self, policy: &Policy) {
         let home = Node {
-            content: tmpfs(None, 0o700, VIEW),
+            content: tmpfs(policy.limits.tmp, 0o700, VIEW),
             grant: Grant::ReadWrite,
             origin: Origin("cell.home".into()),
         };
         self.nodes.insert(policy.cell.home.clone(), home);
-        self.put_own("/tmp", tmpfs(None, 0o1777, VIEW), Grant::ReadWrite);
+        self.put_own("/tmp", tmpfs(policy.limits.tmp, 0o1777, VIEW), Grant::ReadWrite);
         self.put_own(VAR_TMP, Content::Symlink { target: "../tmp".into() }, Grant::Nothing);
         self.put_own("/run", Content::Directory, Grant::Nothing);
     }
@@ -360,19 +360,24 @@ impl<'a> Tree<'a> {
         self.put_own("/proc/sys", sys, Grant::Nothing);
     }
 
-    fn dev(&mut self) -> Result<(), Error> {
+    fn dev(&mut self, policy: &Policy) -> Result<(), Error> {
         // One rule for all of them: each rule makes every open(2) of a path longer,
         // and nothing here has fewer rights than a device.
         self.put_own("/dev", Content::Directory, Grant::Device);
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
             let file = self.find(&path, &Origin(BUILT_IN.into()))?;
-            self.put_own(&path, bind(&path, file, NO_SUID | NO_EXEC), Grant::Device);
+            // A device takes reads and writes on a read-only mount too; the times of
+            // the host's node, which all cells see, stay as they are.
+            let attributes = READ_ONLY | NO_SUID | NO_EXEC;
+            self.put_own(&path, bind(&path, file, attributes), Grant::Device);
         }
-        let pts = vec![("mode", "0620".to_owned()), ("ptmxmode", "0666".to_owned())];
+        // All instances share one pool of the host (kernel.pty.max).
+        let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("max", "256")];
+        let pts = pts.map(|(key, value)| (key, value.to_owned())).to_vec();
         let pts = Content::Fresh { filesystem: "devpts", options: pts, attributes: NO_SUID | NO_EXEC };
         self.put_own("/dev/pts", pts, Grant::Device);
-        self.put_own("/dev/shm", tmpfs(None, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
+        self.put_own("/dev/shm", tmpfs(policy.limits.tmp, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
         // The kernel opens queues in a mount of its own, and Landlock looks for a
         // rule on its root, which is the same directory as this one's.
         let attributes = VIEW | NO_EXEC;
@@ -423,7 +428,12 @@ impl<'a> Tree<'a> {
             self.put(&entry.dest, content, grant, &entry.origin)?;
         }
         for entry in &filesystem.tmpfs {
-            self.put(&entry.path, tmpfs(entry.size, 0o1777, VIEW), Grant::ReadWrite, &entry.origin)?;
+            self.put(
+                &entry.path,
+                tmpfs(entry.size.or(policy.limits.tmp), 0o1777, VIEW),
+                Grant::ReadWrite,
+                &entry.origin,
+            )?;
         }
         Ok(())
     }

@@ -75,7 +75,6 @@ pub const CONTROLS: &[Control] = &[
     control("C39", "read the descriptor, run the helper", channel),
     control("C40", "netlink route socket lists interfaces", interfaces),
     control("C41", "a daemon is adopted", daemon),
-    control("C42", "asynchronous I/O context", aio),
 ];
 
 /// Runs a control in a process of its own and gives its line.
@@ -390,7 +389,6 @@ fn queue(_: &Facts) -> io::Result<()> {
 fn pipe(_: &Facts) -> io::Result<()> {
     const SIZE: usize = 1 << 20;
     let (mut reader, mut writer) = io::pipe()?;
-    call(libc::SYS_fcntl, &[reader.as_raw_fd() as usize, libc::F_SETPIPE_SZ as usize, 1 << 17])?;
     let child = start(|| writer.write_all(&vec![b'p'; SIZE]))?;
     drop(writer);
     let mut got = Vec::new();
@@ -673,10 +671,4 @@ fn daemon(_: &Facts) -> io::Result<()> {
     let mut got = [0; 6];
     reader.read_exact(&mut got)?;
     same(got, b"daemon")
-}
-
-fn aio(_: &Facts) -> io::Result<()> {
-    let mut context = 0usize;
-    call(libc::SYS_io_setup, &[1, &raw mut context as usize])?;
-    call(libc::SYS_io_destroy, &[context]).map(drop)
 }

@@ -19,6 +19,7 @@
 //! probe reach OWN PATH…       try every way to a path: PATH<TAB>WAY<TAB>ok|ERRNO
 //! probe search WORDS          look for the lines of a file in all of /proc: FILE<TAB>WORD
 //! probe hold ENTRY            take every lock on it until stdin ends
+//! probe low-port              listen on port 80 and send a ping, on loopback
 //! probe watch FILE…           watch files until stdin ends
 //! probe echo TEXT… | true | sleep SECONDS | exit CODE
 //! ```
@@ -35,6 +36,7 @@ mod files;
 mod harness;
 mod network;
 mod pipe;
+mod pools;
 mod process;
 mod scope;
 mod show;
@@ -136,6 +138,7 @@ fn dispatch(args: &[String], start: Start) -> Result<ExitCode, String> {
         ["search", words] => scope::search(Path::new(words)).map_err(told)?,
         ["hold", entry] => entry::hold(Path::new(entry)).map_err(told)?,
         ["watch", files @ ..] => entry::watch(files).map_err(told)?,
+        ["low-port"] => pools::low_port().map_err(told)?,
         ["echo", text @ ..] => println!("{}", text.join(" ")),
         ["true"] => {}
         ["sleep", seconds] => {
@@ -155,7 +158,9 @@ fn number<N: FromStr<Err: Display>>(text: &str) -> Result<N, String> {
 }
 
 fn probes() -> impl Iterator<Item = &'static Probe> {
-    [files::PROBES, channel::PROBES, process::PROBES, network::PROBES, syscalls::PROBES].into_iter().flatten()
+    [files::PROBES, channel::PROBES, process::PROBES, network::PROBES, pools::PROBES, syscalls::PROBES]
+        .into_iter()
+        .flatten()
 }
 
 /// One line at a time, so that nothing is lost should this process be ended.

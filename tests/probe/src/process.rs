@@ -395,7 +395,8 @@ fn groups(_: &Facts) -> Verdict {
 fn core_limit(_: &Facts) -> Verdict {
     let mut limit = [0u64; 2];
     match call(libc::SYS_prlimit64, &[0, libc::RLIMIT_CORE as usize, 0, limit.as_mut_ptr() as usize]) {
-        Ok(_) if limit[1] == 0 => Denied("hard limit 0".into()),
+        // With 1 no file is written, and no helper of a piped core_pattern started.
+        Ok(_) if limit[1] <= 1 => Denied(format!("hard limit {}", limit[1])),
         Ok(_) => Leak(format!("hard limit {}", limit[1])),
         Err(error) => Denied(why(&error)),
     }

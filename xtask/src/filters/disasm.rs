@@ -65,6 +65,7 @@ fn operand(offset: u32, value: u32, arch: Arch) -> String {
 fn answer(value: u32) -> String {
     match value {
         0x7fff_0000 => "allow".to_owned(),
+        0x0005_0000 => "ignore".to_owned(),
         0x8000_0000 => "kill".to_owned(),
         _ => format!("errno {}", value & 0xffff),
     }

@@ -101,9 +101,14 @@ pub enum Action {
     Allow,
     /// The call is not made and returns this errno.
     Refuse(String),
+    /// The call is not made and says that it was.
+    Ignore,
     /// The process ends by SIGSYS.
     Kill,
 }
+
+/// `SECCOMP_RET_ERRNO`, with an errno in the low half.
+const ERRNO: u32 = 0x0005_0000;
 
 impl Action {
     /// The value a filter returns for it.
@@ -111,8 +116,9 @@ impl Action {
         match self {
             Action::Allow => 0x7fff_0000,
             Action::Kill => 0x8000_0000,
+            Action::Ignore => ERRNO,
             // Errno values are the same on both architectures.
-            Action::Refuse(errno) => 0x0005_0000 | Arch::NATIVE.constant(errno).unwrap_or_default() as u32,
+            Action::Refuse(errno) => ERRNO | Arch::NATIVE.constant(errno).unwrap_or_default() as u32,
         }
     }
 }
@@ -122,6 +128,7 @@ impl fmt::Display for Action {
         match self {
             Action::Allow => f.write_str("allow"),
             Action::Refuse(errno) => write!(f, "refuse {errno}"),
+            Action::Ignore => f.write_str("ignore"),
             Action::Kill => f.write_str("kill"),
         }
     }
@@ -377,6 +384,7 @@ fn on_arch<'a, 'w>(line: &Line, words: &'w [&'a str]) -> Result<(&'w [&'a str], 
 fn verdict(line: &Line, words: &[&str]) -> Result<Verdict, Error> {
     let action = match words {
         ["allow"] => Action::Allow,
+        ["ignore"] => Action::Ignore,
         ["kill"] => Action::Kill,
         ["refuse", errno] if errno.starts_with('E') && Arch::NATIVE.constant(errno).is_some() => {
             Action::Refuse(errno.to_string())
@@ -387,7 +395,7 @@ fn verdict(line: &Line, words: &[&str]) -> Result<Verdict, Error> {
         }
         _ => {
             let what = format!("`{}` is no action", words.join(" "));
-            return Err(line.error(what, "allow, kill, or refuse ERRNO"));
+            return Err(line.error(what, "allow, ignore, kill, or refuse ERRNO"));
         }
     };
     Ok(Verdict { action, reason: line.reason.to_owned(), place: line.place.clone() })

@@ -161,7 +161,8 @@ fn holds(check: &Check, call: &str, shown: &[&str], arch: Arch) -> Option<bool> 
     }
     // A name we do not know is none of those that the filter names.
     let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    let whole = check.mask & u64::from(u32::MAX) == u64::from(u32::MAX);
+    // Under a mask it may be: flags are joined. The commands of ioctl are not.
+    let whole = call == "ioctl" || check.mask & u64::from(u32::MAX) == u64::from(u32::MAX);
     (whole && text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(word))
         .then_some(check.negated)
 }

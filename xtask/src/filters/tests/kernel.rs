@@ -58,6 +58,7 @@ fn the_kernel_does_as_decided() {
                         let absent = decision.entry.group.starts_with("absent: ");
                         *told_apart.entry(decision.call).or_insert(absent) |= with != without;
                     }
+                    Action::Ignore => assert_eq!(with, Outcome::Done, "{made} is ignored"),
                     Action::Kill => assert_eq!(with, Outcome::Killed(libc::SIGSYS), "{made}"),
                 }
             }

@@ -155,6 +155,12 @@ fn holds(check: &Check, not: bool) -> Option<Ways> {
         let differ = check.values.iter().map(|&value| condition(SeccompCmpOp::Ne, value));
         return Some(vec![differ.collect::<Option<_>>()?]);
     }
+    if let (1, Some(&value)) = (check.values.len(), check.values.first()) {
+        // One bit differs at least.
+        let bits = (0..u64::BITS).map(|bit| 1 << bit).filter(|bit| check.mask & bit != 0);
+        let differs = |bit| Some(vec![condition(SeccompCmpOp::MaskedEq(bit), !value & bit)?]);
+        return bits.map(differs).collect();
+    }
     // It has no "differs under a mask": name all the other values that the mask leaves.
     let others = (check.mask.count_ones() <= 6).then(|| submasks(check.mask))?;
     others.into_iter().filter(|value| !check.values.contains(value)).map(masked).collect()

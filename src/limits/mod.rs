@@ -1,0 +1,3 @@
+//! What a cell may use of what it shares with others.
+
+pub mod rlimits;
