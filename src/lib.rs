@@ -64,6 +64,7 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
 fn obey(arguments: Vec<OsString>) -> u8 {
     // A write that fails is an error to look at, not a death.
     sys::signal::ignore_failing_writes();
+    sys::signal::keep_children();
     let as_json = cli::asks_for_json(&arguments);
     let cli = match cli::parse(arguments, read_arguments) {
         Ok(cli) => cli,

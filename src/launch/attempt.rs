@@ -9,9 +9,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use nix::unistd::pipe2;
 
 use super::notices;
+use super::signals;
 use super::status::Status;
 use super::stdio::Stdio;
-use super::supervise::{self, Ended, Event, Running, Started};
+use super::supervise::{Ended, Event, Running, Started};
 use super::sweep::{Sweep, Swept};
 use super::{Options, explain, ids};
 use crate::child::{self, Child};
@@ -215,7 +216,7 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     let Side::Parent { pid, pidfd } = side.map_err(|failure| explain::namespaces(plan, failure))? else {
         unreachable!("the child does not return");
     };
-    let signals = supervise::signals().map_err(|errno| cannot("signals cannot be read", errno));
+    let signals = signals::open().map_err(|errno| cannot("signals cannot be read", errno));
     let maps = if ids.started_by_root { ids::write_maps(pid, ids, report.as_fd()) } else { Ok(()) };
     match maps.and(signals) {
         Ok(signals) => Ok(Started { pid, pidfd, report, status, signals }),

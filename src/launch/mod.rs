@@ -8,6 +8,7 @@ mod outlet;
 mod prepare;
 pub mod program;
 mod received;
+mod signals;
 pub mod status;
 mod stdio;
 mod supervise;

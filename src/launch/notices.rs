@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, poll};
 
 use super::outlet::{HURRIED, Outlet, PATIENT, Stall, is_gone};
-use super::supervise;
+use super::signals;
 use crate::message::Look;
 
 static NOTICES: Mutex<Notices> =
@@ -141,7 +141,7 @@ impl Notices {
         let mut stall = Stall::new();
         while is_needed(self) {
             let left = self.waiting().map(Outlet::before_the_reader).sum();
-            let is_urgent = supervise::is_told_to_end()
+            let is_urgent = signals::is_told_to_end()
                 || self.time_is_up.is_some_and(|time_is_up| Instant::now() >= time_is_up);
             let patience = if is_urgent { HURRIED } else { PATIENT };
             let mut fds: Vec<PollFd> = self.poll().collect();

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 
 use super::notices;
 use super::received::receive;
+use super::signals;
 use super::stdio::{Copy, Stdio, Unread};
-use super::terminal::{Caller, Relay};
+use super::terminal::{Caller, Relay, Side};
 use crate::child::Stream;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
@@ -24,40 +25,8 @@ use crate::report::{self, Record};
 use crate::sys::{Failure, Result, clone, memory, signal};
 use crate::verify::Answer;
 
-/// The signals that are passed on to the provider.
-const PASSED_ON: [Signal; 9] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCONT,
-    Signal::SIGTSTP,
-    Signal::SIGWINCH,
-];
-
-/// Those of them that tell the run to end.
-const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
-
 /// How often a relay in the background looks whether it is its turn.
 const TURN: Duration = Duration::from_millis(200);
-
-/// Whether a signal that tells the run to end has come and has not been read.
-pub(super) fn is_told_to_end() -> bool {
-    signal::is_pending(&ENDING.map(|signal| signal as i32))
-}
-
-/// The launcher's signals, read instead of taken.
-pub(super) fn signals() -> nix::Result<SignalFd> {
-    let mut set: SigSet = PASSED_ON.into_iter().collect();
-    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    // A relay in the background must not be stopped for touching the terminal.
-    set.add(Signal::SIGTTOU);
-    set.add(Signal::SIGTTIN);
-    set.thread_set_mask()?;
-    Ok(signals)
-}
 
 /// A cell that has been started.
 pub(super) struct Started {
@@ -106,6 +75,8 @@ pub(super) struct State {
     timed_out: bool,
     killed: bool,
     canceled: bool,
+    /// Since when the provider has been told to end and may take its grace.
+    told_to_end: Option<Instant>,
     provider_is_stopped: bool,
     stop_is_asked: bool,
     /// Nothing of the cell lives; what it wrote last is carried.
@@ -182,8 +153,10 @@ impl Running {
                 })
             });
             notices::lock().carry();
-            if self.relay.as_mut().is_some_and(|relay| !relay.step(ready.relay)) {
-                self.relay = None;
+            match self.relay.as_mut().map(|relay| relay.step(ready.relay)) {
+                None | Some(Side::Both) => {}
+                Some(Side::Caller) => self.relay = None,
+                Some(Side::Cell) => self.terminal_has_hung_up(),
             }
             self.keep_time();
             if self.refused.is_some() {
@@ -255,14 +228,18 @@ impl Running {
         let after = |time: Option<Duration>| self.started.checked_add(time?);
         let timeout = after(self.timeout);
         let timeout = if self.state.timed_out { timeout?.checked_add(self.grace) } else { timeout };
+        let told = self.state.told_to_end.and_then(|told| told.checked_add(self.grace));
         let patience = after(self.patience).filter(|_| !self.state.executed);
-        timeout.into_iter().chain(patience).min()
+        timeout.into_iter().chain(told).chain(patience).min()
     }
 
     /// TERM when the time is up, and KILL when the grace is over too.
     fn keep_time(&mut self) {
         if self.deadline().is_none_or(|deadline| Instant::now() < deadline) {
             return;
+        }
+        if self.state.told_to_end.is_some_and(|told| told.elapsed() >= self.grace) {
+            return self.kill();
         }
         let is_late = |patience| self.started.elapsed() >= patience;
         if !self.state.executed && self.patience.is_some_and(is_late) {
@@ -296,7 +273,7 @@ impl Running {
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else {
                 continue;
             };
-            if ENDING.contains(&signal) {
+            if signals::is_ending(signal) {
                 self.state.canceled = true;
                 notices::hurry_from(Instant::now());
             }
@@ -308,6 +285,7 @@ impl Running {
                     self.state.stop_is_asked = false;
                     self.send(signal);
                 }
+                (Signal::SIGTERM, _) => self.tell_to_end(signal),
                 (Signal::SIGTSTP, _) => {
                     self.state.stop_is_asked = true;
                     self.send(signal);
@@ -322,27 +300,54 @@ impl Running {
         }
     }
 
+    /// Tells the provider to end. It gets its grace, and none when it is told again.
+    fn tell_to_end(&mut self, signal: Signal) {
+        if self.state.told_to_end.is_some() || self.state.timed_out {
+            return self.kill();
+        }
+        self.state.told_to_end = Some(Instant::now());
+        self.send(signal);
+        // What has stopped itself could not take it.
+        self.send(Signal::SIGCONT);
+    }
+
+    /// The caller has gone. The cell's own terminal hangs up with the relay, and
+    /// a provider that ignores that gets its grace, unless the caller does so too.
+    fn terminal_has_hung_up(&mut self) {
+        self.relay = None;
+        if self.state.told_to_end.is_none() && !signals::is_ignored(Signal::SIGHUP) {
+            self.state.canceled = true;
+            self.tell_to_end(Signal::SIGHUP);
+        }
+    }
+
     /// Ctrl-Z at a terminal gives that back to the caller's shell. Where there is
     /// none, nobody could wake the launcher; and a run with a timeout would
-    /// outlast it, so that it is woken instead.
+    /// outlast it, so that the provider is woken instead.
     fn provider_has_stopped(&mut self) {
-        if self.state.stop_is_asked || (self.relay.is_some() && self.timeout.is_none()) {
+        let has_shell = self.relay.as_ref().is_some_and(Relay::is_controlling);
+        if self.state.stop_is_asked {
             self.stop();
+        } else if has_shell && self.timeout.is_none() {
+            self.stop_job();
         } else if self.relay.is_some() {
             self.send(Signal::SIGCONT);
         }
     }
 
-    /// Stops the launcher itself, with the caller's terminal given back.
+    /// Stops the launcher, which was asked for.
     fn stop(&mut self) {
         self.state.stop_is_asked = false;
-        let relay = self.relay.as_mut().filter(|relay| relay.has_the_terminal());
-        let Some(relay) = relay else {
-            // It cannot fail, and returns when somebody has sent CONT.
-            let _ = raise(Signal::SIGSTOP);
-            return;
-        };
-        relay.suspend();
+        if self.relay.as_ref().is_some_and(Relay::has_the_terminal) {
+            return self.stop_job();
+        }
+        // It cannot fail, and returns when somebody has sent CONT.
+        let _ = raise(Signal::SIGSTOP);
+    }
+
+    /// Stops the caller's job, the launcher with it, with the terminal given back.
+    fn stop_job(&mut self) {
+        self.relay.iter_mut().for_each(Relay::suspend);
         // What a terminal does at Ctrl-Z: the whole job stops, be it a pipeline,
         // but not one that no shell could wake (setpgid(2), orphaned groups).
         let stop: SigSet = [Signal::SIGTSTP].into_iter().collect();

@@ -36,6 +36,15 @@ pub(super) struct Relay {
     to_caller: Vec<u8>,
 }
 
+/// What of a relay is still there.
+pub(super) enum Side {
+    Both,
+    /// The caller's terminal has hung up.
+    Cell,
+    /// Nobody in the cell has its terminal open.
+    Caller,
+}
+
 const CHUNK: usize = 4096;
 
 /// More than a pseudo-terminal holds: 4 KiB to be read, 8 KiB on the way there,
@@ -79,6 +88,12 @@ impl Relay {
         }
     }
 
+    /// Whether the terminal is the one that this process is controlled by, so that
+    /// a shell there may wake it.
+    pub fn is_controlling(&self) -> bool {
+        tcgetpgrp(&self.terminal).is_ok()
+    }
+
     /// Whether this process reads the terminal, as its foreground job.
     pub fn has_the_terminal(&self) -> bool {
         self.saved.is_some()
@@ -88,7 +103,7 @@ impl Relay {
     /// job that was started in the background of its turn: a shell's `fg` sends
     /// CONT only to one that has stopped.
     pub fn waits_for_its_turn(&self) -> bool {
-        self.saved.is_none() && tcgetpgrp(&self.terminal).is_ok()
+        self.saved.is_none() && self.is_controlling()
     }
 
     /// Gives the terminal back.
@@ -121,11 +136,11 @@ impl Relay {
         [PollFd::new(self.terminal.as_fd(), terminal), PollFd::new(self.master.as_fd(), master)]
     }
 
-    /// Carries on where poll has said that it can; false when one side has gone.
-    pub fn step(&mut self, [terminal, master]: [PollFlags; 2]) -> bool {
+    /// Carries on where poll has said that it can, and says which side is left.
+    pub fn step(&mut self, [terminal, master]: [PollFlags; 2]) -> Side {
         let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
         if terminal.intersects(gone) {
-            return false;
+            return Side::Cell;
         }
         if self.waits_for_its_turn() {
             self.resume();
@@ -136,10 +151,11 @@ impl Relay {
         }
         if master.contains(PollFlags::POLLIN) {
             // EIO once nobody has the other side.
-            return fill(&mut self.master, &mut self.to_caller);
+            let is_there = fill(&mut self.master, &mut self.to_caller);
+            return if is_there { Side::Both } else { Side::Caller };
         }
         if master.intersects(gone) && self.to_caller.is_empty() {
-            return false;
+            return Side::Caller;
         }
         if master.contains(PollFlags::POLLOUT) {
             drain(&mut self.to_provider, &mut self.master);
@@ -147,7 +163,7 @@ impl Relay {
         if terminal.contains(PollFlags::POLLOUT) {
             drain(&mut self.to_caller, &mut self.terminal);
         }
-        true
+        Side::Both
     }
 
     /// Takes what the cell has written, now that nothing of it lives. What comes

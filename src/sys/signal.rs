@@ -4,12 +4,20 @@ use std::mem::MaybeUninit;
 
 use super::{Call, Errno, Result, check};
 
-/// Every signal to its default, but for those that cannot be changed.
+/// The signals that a caller ignores on purpose for all that it starts: nohup(1),
+/// and a shell for its jobs in the background.
+const KEPT: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Every signal to its default, but for those that cannot be changed, and those
+/// of [`KEPT`] that are ignored.
 ///
 /// execve(2) resets handlers by itself and keeps what is ignored, which the
 /// launcher's own start and the harness may have set.
 pub fn reset_dispositions() -> Result<()> {
     for signal in 1..=64 {
+        if KEPT.contains(&signal) && is_ignored(signal) {
+            continue;
+        }
         // Zeroes are SIG_DFL, no flags and an empty mask. Raw, as libc lets nobody
         // touch the signals it keeps for itself, and its own posix_spawn(3) leaves
         // just those ignored.
@@ -37,6 +45,13 @@ pub fn ignore_failing_writes() {
     }
 }
 
+/// Lets a child that has ended wait for the launcher. The kernel itself reaps the
+/// children of one that ignores SIGCHLD, and what they used is lost (wait(2)).
+pub fn keep_children() {
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Blocks every signal.
 pub fn block_all() -> Result<()> {
     // SAFETY: sigfillset fills the set that sigprocmask then reads.
@@ -59,13 +74,20 @@ pub fn unblock_all() -> Result<()> {
     check(Call::Sigprocmask, result.into()).map(drop)
 }
 
-/// sigpending(2): whether one of these has come while it is blocked.
-pub fn is_pending(signals: &[i32]) -> bool {
+/// sigpending(2): whether a signal has come while it is blocked.
+pub fn is_pending(signal: i32) -> bool {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigpending fills the set, which is read only then; sigismember fails for what is no signal.
+    unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && libc::sigismember(set.as_ptr(), signal) == 1 }
+}
+
+/// Whether this process ignores a signal.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut disposition = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a null action changes nothing; the call fills `disposition`, which is read only then.
     unsafe {
-        libc::sigpending(set.as_mut_ptr()) == 0
-            && signals.iter().any(|signal| libc::sigismember(set.as_ptr(), *signal) == 1)
+        libc::sigaction(signal, std::ptr::null(), disposition.as_mut_ptr()) == 0
+            && disposition.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -30,6 +30,7 @@ mod report;
 mod runner_instance;
 mod scope;
 mod shown;
+mod signals;
 mod site;
 mod skip;
 mod snapshot;
