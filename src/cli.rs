@@ -242,8 +242,9 @@ pub struct CellOptions {
     /// The directory by which the provider reports activity.
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub channel: Option<PathBuf>,
-    /// The tree the provider works on, at /work in the cell; `:ro` for read-only.
-    #[arg(long, value_name = "DIR[:ro]", help_heading = "Files")]
+    /// The tree the provider works on, at DEST in the cell; `:ro` for read-only. Without
+    /// DEST it has its own path, and with --policy /work; `:same` is its own path too.
+    #[arg(long, value_name = "DIR[:DEST][:ro]", help_heading = "Files")]
     pub workspace: Option<OsString>,
 
     /// Which network the cell has.

@@ -1,5 +1,7 @@
 //! A policy while its sources are added, each over the former ones.
 
+mod workspace;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,16 +10,16 @@ use std::path::{Path, PathBuf};
 use super::error::{PolicyError, Problem};
 use super::file::{
     At, BindTable, CellTable, ChannelTable, EnvironmentTable, ExposeTable, File, FilesystemTable,
-    LimitsTable, PathOr, RequireTable, RunTable, TmpfsTable, WorkspaceTable,
+    LimitsTable, PathOr, RequireTable, RunTable, TmpfsTable,
 };
 use super::load::Source;
 use super::vars::utf8;
 use super::{
-    Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
-    LockAccess, Mode, Network, Origin, PROTECT, Policy, Protect, ProtectMissing, Require, RunScope, Seccomp,
-    Tmpfs, Workspace, check,
+    Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits, LockAccess, Mode,
+    Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, check,
 };
 use crate::cli::CellOptions;
+use workspace::DraftWorkspace;
 
 /// A policy that is not whole yet: a channel's entries may be named by one
 /// source and its directory by a later one.
@@ -50,17 +52,6 @@ struct DraftChannel {
     replaceable: bool,
 }
 
-#[derive(Default)]
-struct DraftWorkspace {
-    named: Option<Origin>,
-    dir: Option<Entry>,
-    at: Option<PathBuf>,
-    access: Access,
-    /// `None` until a source speaks of it.
-    protect: Option<Vec<Protect>>,
-    protect_missing: ProtectMissing,
-}
-
 impl Draft {
     /// Adds a file; what it extends was added before.
     pub fn add_file(&mut self, file: File, source: &Source) -> Result<(), PolicyError> {
@@ -72,7 +63,7 @@ impl Draft {
             self.add_channel(channel, source)?;
         }
         if let Some(workspace) = &file.workspace {
-            self.add_workspace(workspace, source)?;
+            self.workspace.add(workspace, source)?;
         }
         self.add_environment(&file.environment, source)?;
         set(&mut self.network.mode, file.network.mode);
@@ -169,32 +160,6 @@ impl Draft {
         }
         set(&mut channel.lock_access, table.lock_access);
         set(&mut channel.replaceable, table.replaceable);
-        Ok(())
-    }
-
-    fn add_workspace(&mut self, table: &At<WorkspaceTable>, source: &Source) -> Result<(), PolicyError> {
-        let workspace = &mut self.workspace;
-        workspace.named.get_or_insert(source.origin(table.offset()));
-        let table = table.value();
-        if let Some(dir) = &table.dir {
-            workspace.dir = Some(source.read(dir, |dir, origin| {
-                let path = check::view(dir.as_ref(), source.dir)?;
-                Ok(Entry { path, origin })
-            })?);
-        }
-        if let Some(path) = &table.at {
-            workspace.at = Some(source.read(path, |path, _| check::mount_point(path.as_ref()))?);
-        }
-        set(&mut workspace.access, table.access);
-        for entry in table.protect.iter().flatten() {
-            let protect = source.read(entry, |path, origin| protect(path, origin))?;
-            workspace.protect.get_or_insert_default().push(protect);
-        }
-        // An empty list says something too.
-        if table.protect.is_some() {
-            workspace.protect.get_or_insert_default();
-        }
-        set(&mut workspace.protect_missing, table.protect_missing);
         Ok(())
     }
 
@@ -311,9 +276,8 @@ impl Draft {
             })?);
         }
         if let Some(text) = &options.workspace {
-            let (dir, access) = flag("--workspace", |origin| workspace_flag(text, cwd, origin))?;
-            self.workspace.dir = Some(dir);
-            set(&mut self.workspace.access, access);
+            let by_flags_alone = options.policy.is_empty();
+            flag("--workspace", |origin| self.workspace.add_flag(text, cwd, origin, by_flags_alone))?;
         }
         for text in &options.env {
             let (name, value) = flag("--env", |_| env_flag(text))?;
@@ -401,26 +365,6 @@ fn resolve(entries: Vec<Entry>, dir: &Path, below: bool) -> Result<Vec<Entry>, P
         Ok(Entry { path, origin })
     };
     entries.into_iter().map(resolve).collect()
-}
-
-impl DraftWorkspace {
-    fn finish(self) -> Result<Option<Workspace>, PolicyError> {
-        match (self.dir, self.named) {
-            (Some(Entry { path: dir, origin }), _) => Ok(Some(Workspace {
-                dir,
-                at: self.at.unwrap_or_else(|| "/work".into()),
-                access: self.access,
-                protect: self
-                    .protect
-                    .map_or_else(default_protect, Ok)
-                    .map_err(|problem| problem.at(&origin))?,
-                protect_missing: self.protect_missing,
-                origin,
-            })),
-            (None, Some(place)) => Err(Problem::NoWorkspaceDir.at(&place)),
-            (None, None) => Ok(None),
-        }
-    }
 }
 
 /// Refuses two entries on one place of the cell: one would cover the other.
@@ -515,28 +459,6 @@ fn expose(entry: &PathOr<ExposeTable>, dir: &Path, origin: Origin) -> Result<Exp
         PathOr::Table(table) => (&table.path, table.kind, table.create),
     };
     Ok(Expose { path: check::view(path.as_ref(), dir)?, kind, create, origin })
-}
-
-fn default_protect() -> Result<Vec<Protect>, Problem> {
-    PROTECT.iter().map(|path| protect(path, "default of workspace.protect".into())).collect()
-}
-
-fn protect(text: &str, origin: Origin) -> Result<Protect, Problem> {
-    let path = check::below(text.as_ref())?;
-    Ok(Protect { path, is_directory: text.ends_with('/'), origin })
-}
-
-fn workspace_flag(text: &OsStr, cwd: &Path, origin: Origin) -> Result<(Entry, Option<Access>), Problem> {
-    let (dir, access) = split_colon(text);
-    let access = match access {
-        None => None,
-        Some(access) if access == Path::new("ro") => Some(Access::ReadOnly),
-        Some(access) => {
-            return Err(Problem::BadWorkspaceAccess(access.display().to_string()));
-        }
-    };
-    let path = check::view(dir, cwd)?;
-    Ok((Entry { path, origin }, access))
 }
 
 fn env_flag(text: &OsStr) -> Result<(String, Option<String>), Problem> {

@@ -107,8 +107,8 @@ pub enum Problem {
     NoChannelDir,
     #[error("a workspace without `dir`")]
     NoWorkspaceDir,
-    #[error("`{0}` after the workspace is not `ro`")]
-    BadWorkspaceAccess(String),
+    #[error("`{0}` after the workspace is neither a place in the cell nor `ro`")]
+    BadWorkspace(String),
 
     #[error("`{0}` is no host name")]
     BadHostname(String),
@@ -252,8 +252,9 @@ impl PolicyError {
             Problem::OutsideChannel { .. } => "put it below the channel's `dir`",
             Problem::NoChannelDir => "write channel.dir, or give --channel DIR",
             Problem::NoWorkspaceDir => "write workspace.dir, or give --workspace DIR",
-            Problem::BadWorkspaceAccess(_) => {
-                "write DIR or DIR:ro; a path that holds a colon is written in a policy file"
+            Problem::BadWorkspace(_) => {
+                "write DIR[:DEST][:ro], where DEST is an absolute path or `same`; \
+                 a path that holds a colon is written in a policy file"
             }
             Problem::BadHostname(_) => "use up to 64 letters, digits, `-` and `.`",
             Problem::BadEnvironmentName(_) => "write KEY or KEY=VALUE; KEY holds no `=`",

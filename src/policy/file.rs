@@ -194,7 +194,7 @@ pub struct WorkspaceTable {
     /// Path on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<At<String>>,
-    /// Path in the cell. Default `/work`.
+    /// Path in the cell, or `same` for the path that it has on the host. Default `/work`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<At<String>>,
     /// Whether it takes writes. Default `read-write`.

@@ -254,7 +254,7 @@ fn every_flag_is_read() {
     );
     let workspace = policy.workspace.unwrap();
     assert_eq!(workspace.dir, Path::new(&here));
-    assert_eq!(workspace.at, Path::new("/work"));
+    assert_eq!(workspace.at, Path::new(&here));
     assert_eq!(workspace.access, Access::ReadOnly);
     assert_eq!(policy.environment.pass, ["TOKEN"]);
     assert_eq!(policy.environment.set["A"], "b=c");
@@ -265,6 +265,32 @@ fn every_flag_is_read() {
     assert_eq!(policy.seccomp.filter.as_deref(), Some("provider"));
     assert_eq!(policy.require.allow_missing, [Layer::Landlock]);
     assert_eq!(policy.require.without, [Layer::Seccomp]);
+}
+
+/// A policy file may be an evaluation's, where the path on the host tells the case.
+#[test]
+fn a_workspace_is_seen_at_its_own_path_or_at_work() {
+    let case = Case::new();
+    case.file("plain.toml", "version = 1");
+    case.file("at.toml", "version = 1\n[workspace]\nat = '/src'");
+    case.file("same.toml", "version = 1\n[workspace]\ndir = 'w'\nat = 'same'");
+    case.file("none.toml", "version = 1\n[workspace]\ndir = 'w'");
+    let own = case.path() + "/w";
+    for (flags, at, access) in [
+        (&["--workspace=w"][..], &*own, Access::ReadWrite),
+        (&["--workspace=w:same:ro"], &own, Access::ReadOnly),
+        (&["--workspace=w:/d"], "/d", Access::ReadWrite),
+        (&["--workspace=w:/d:ro"], "/d", Access::ReadOnly),
+        (&["--workspace=/dev/shm/w"], "/work", Access::ReadWrite),
+        (&["--workspace=w", "--policy=plain.toml"], "/work", Access::ReadWrite),
+        (&["--workspace=w:same", "--policy=plain.toml"], &own, Access::ReadWrite),
+        (&["--workspace=w", "--policy=at.toml"], "/src", Access::ReadWrite),
+        (&["--policy=same.toml"], &own, Access::ReadWrite),
+        (&["--policy=none.toml"], "/work", Access::ReadWrite),
+    ] {
+        let workspace = case.load(flags).unwrap().workspace.unwrap();
+        assert_eq!((&*workspace.at, workspace.access), (Path::new(at), access), "{flags:?}");
+    }
 }
 
 #[test]
@@ -585,7 +611,11 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--expose=/"], "--expose: a view of `/`", ""),
     (&["--bind=/a/b/../c"], "--bind: `/a/b/../c` holds `..`", "without `..`, as in /a/c"),
     (&["--expose=/a/.."], "--expose: `/a/..` holds `..`", ""),
-    (&["--workspace=/a:rw"], "--workspace: `rw` after the workspace is not `ro`", "DIR:ro"),
+    (&["--workspace=/a:rw"], "--workspace: `rw` after the workspace is neither", "DIR[:DEST][:ro]"),
+    (&["--workspace=/a:ro:/b"], "--workspace: `/b` after the workspace is neither", ""),
+    (&["--workspace=/a:/b:ro:ro"], "--workspace: `ro` after the workspace is neither", ""),
+    (&["--workspace=/a:b"], "--workspace: `b` after the workspace is neither", "DEST is an absolute path"),
+    (&["--workspace=/a:/"], "--workspace: `/` of the cell is its own", ""),
     (&["--workspace=:ro"], "--workspace: an empty path", ""),
     (&["--env==x"], "--env: `` cannot name", ""),
     (&["--chdir=x"], "--chdir: `x` is a path in the cell", ""),

@@ -404,3 +404,24 @@ fn cargo_builds_and_tests_a_crate() {
 
 /// Shows `$0` at `$1`, and goes on with the rest.
 const MOUNT: &str = "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"";
+
+/// As in a virtual environment: a script whose first line is an absolute path.
+#[test]
+fn what_was_made_outside_by_absolute_paths_works_in_the_workspace() {
+    let Some(user) = User::new() else { return };
+    user.directory("project/bin");
+    let shell = user.path("project/bin/sh");
+    std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
+    let tool = user.file("project/bin/tool", format!("#!{}\npwd; cat /work/bin/name\n", shell.display()));
+    fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    user.file("project/bin/name", "the same\n");
+    let own = user.path("project").display().to_string();
+    let script = format!("{} && cd /work && pwd -P", tool.display());
+    let told = text(&user.script(&["--workspace", "project"], &script).output().unwrap());
+    assert_eq!(told, format!("{own}\nthe same\n{own}\n"));
+    // With a policy file the path is in no name of the cell's tree.
+    user.file("p.toml", "version = 1");
+    let script = format!("pwd; test ! -e {own}");
+    let told = user.script(&["--workspace", "project", "--policy", "p.toml"], &script).output().unwrap();
+    assert_eq!(text(&told), "/work\n");
+}

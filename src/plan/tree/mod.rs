@@ -222,6 +222,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
         tree.nodes.remove(Path::new(VAR_TMP));
     }
     tree.nodes.extend(asked.nodes);
+    tree.work(policy);
     (tree.prepare, tree.notes, tree.work_directory) = (asked.prepare, asked.notes, asked.work_directory);
     let hidden = hide::apply(&mut tree, policy)?;
     overlap::pin_parents(&mut tree);
@@ -261,6 +262,9 @@ const EMPTY: &str = "/dev/empty";
 
 /// Programs that want files to outlast a reboot need not have that in a cell.
 const VAR_TMP: &str = "/var/tmp";
+
+/// Where scripts look for the workspace, whatever its path.
+const WORK: &str = "/work";
 
 const VIEW: Attributes = NO_SUID | NO_DEV;
 
@@ -305,6 +309,19 @@ impl<'a> Tree<'a> {
         self.put_own("/tmp", tmpfs(policy.limits.tmp, 0o1777, VIEW), Grant::ReadWrite);
         self.put_own(VAR_TMP, Content::Symlink { target: "../tmp".into() }, Grant::Nothing);
         self.put_own("/run", Content::Directory, Grant::Nothing);
+    }
+
+    /// A workspace at its own path is found at `/work` too, unless something else
+    /// is there.
+    fn work(&mut self, policy: &Policy) {
+        let Some(workspace) = policy.workspace.as_ref().filter(|workspace| workspace.at == workspace.dir)
+        else {
+            return;
+        };
+        if !self.nodes.contains_key(Path::new(WORK)) && !workspace.at.starts_with(WORK) {
+            let target = workspace.at.clone();
+            self.put_own(WORK, Content::Symlink { target }, Grant::Nothing);
+        }
     }
 
     /// `/usr` and its links, and what `/etc` needs to hold.
