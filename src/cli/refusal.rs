@@ -30,8 +30,7 @@ pub(super) fn refusal(args: &[OsString], error: clap::Error) -> Refusal {
     if let Some(rest) = of_value.as_ref().and_then(|words| what.strip_suffix(&format!(": {words}"))) {
         what = rest.to_owned();
     }
-    let remedy = own_remedy(args, &error).or(of_value).or(said.tip).or(said.usage);
-    let remedy = remedy.unwrap_or_else(|| help(args));
+    let remedy = own_remedy(args, &error).or(of_value).or(said.tip).unwrap_or_else(|| usage(args));
     Refusal::Error(Box::new(Error::new("usage", what).remedy(remedy)))
 }
 
@@ -40,17 +39,20 @@ struct Said {
     what: String,
     /// A value that is near the wrong one.
     tip: Option<String>,
-    usage: Option<String>,
 }
 
-/// Where the command is explained.
-fn help(args: &[OsString]) -> String {
-    let name =
-        args.get(1).and_then(|name| name.to_str()).filter(|name| command().find_subcommand(name).is_some());
-    match name {
-        Some(name) => format!("`cellblock {name} --help` explains each option"),
-        None => "`cellblock --help` names the commands".to_owned(),
+/// How the command is written, and where it is explained.
+fn usage(args: &[OsString]) -> String {
+    let mut whole = command();
+    whole.build();
+    let mut command = &whole;
+    for word in &args[1.min(args.len())..] {
+        let Some(inner) = word.to_str().and_then(|name| command.find_subcommand(name)) else { break };
+        command = inner;
     }
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ");
+    format!("write {usage}; `{} --help` explains it", command.get_bin_name().unwrap_or("cellblock"))
 }
 
 impl Said {
@@ -61,16 +63,11 @@ impl Said {
             lines.join(" ")
         });
         let what = paragraphs.next().unwrap_or_default();
-        let mut said =
-            Said { what: what.strip_prefix("error: ").unwrap_or(&what).to_owned(), tip: None, usage: None };
-        for paragraph in paragraphs {
-            if let Some(usage) = paragraph.strip_prefix("Usage: ") {
-                said.usage = Some(format!("write it as {usage}"));
-            } else if let Some(tip) = paragraph.strip_prefix("tip: a similar value exists: ") {
-                said.tip = Some(format!("did you mean {tip}?"));
-            }
-        }
-        said
+        let tip = paragraphs.find_map(|paragraph| {
+            let tip = paragraph.strip_prefix("tip: a similar value exists: ")?;
+            Some(format!("did you mean {tip}?"))
+        });
+        Said { what: what.strip_prefix("error: ").unwrap_or(&what).to_owned(), tip }
     }
 }
 
@@ -230,9 +227,17 @@ mod tests {
             ("cellblock run bash", "the command comes after '--': write '-- bash'"),
             ("cellblock run --net host bash -c x", "write '-- bash'"),
             ("cellblock plan bash -- -x", "write '-- bash'"),
-            ("cellblock run -x", "remedy: write it as cellblock run [OPTIONS] -- <COMMAND>..."),
+            (
+                "cellblock run -x",
+                "remedy: write cellblock run [OPTIONS] -- <COMMAND>...; `cellblock run --help` explains it",
+            ),
             ("cellblock rum -- true", "did you mean 'run'?"),
             ("cellblock run", "required"),
+            ("cellblock run", "write cellblock run [OPTIONS] -- <COMMAND>..."),
+            (
+                "cellblock policy profile",
+                "write cellblock policy profile <NAME>; `cellblock policy profile --help`",
+            ),
             ("cellblock run --", "required"),
             ("cellblock run --mode open -- true", "[possible values: sealed, nested]"),
             ("cellblock run --mode seald -- true", "remedy: did you mean 'sealed'?"),
