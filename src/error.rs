@@ -166,6 +166,13 @@ pub struct Document {
     pub exit_code: u8,
 }
 
+impl Document {
+    /// As it is printed.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain values serialize")
+    }
+}
+
 impl From<&Error> for Document {
     fn from(error: &Error) -> Document {
         Document { version: 1, error: error.into(), exit_code: error.exit_code }

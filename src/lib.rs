@@ -77,7 +77,10 @@ fn obey(arguments: Vec<OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(options) => return run_cell(*options),
-        Command::Plan(options) => print_plan(*options),
+        Command::Plan(options) => match print_plan(*options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Policy(PolicyCommand::Show(options)) => show_policy(*options),
         Command::Policy(PolicyCommand::Check(options)) => match check_policy(*options) {
             Ok(false) => return 1,
@@ -210,17 +213,23 @@ fn demo_error(error: io::Error) -> Error {
     Error::new("demo", error.to_string())
 }
 
-fn print_plan(options: PlanOptions) -> Result<(), Error> {
+/// Prints the plan; the exit code of a run that would not come to its program.
+fn print_plan(options: PlanOptions) -> Result<u8, Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
     let request = request(options.command);
     let plan = plan::build(&policy, &launch::probe(&policy, ids)?, &request)?;
     let run = launch::program::Run { policy: &policy, ids, request: &request, plan: &plan };
     let missing = launch::program::check(&run);
-    match (missing, options.json) {
-        (Some(error), true) => Err(error),
-        (None, true) => print(&plan.to_json()),
-        (missing, false) => print(&plan.to_string()).and(missing.map_or(Ok(()), Err)),
+    print(&if options.json { plan.to_json() } else { plan.to_string() })?;
+    match missing {
+        Some(error) if options.json => {
+            // Standard output holds the plan.
+            notices::tell(&format!("{}\n", error::Document::from(&error).to_json()));
+            Ok(error.exit_code)
+        }
+        Some(error) => Err(error),
+        None => Ok(0),
     }
 }
 
@@ -294,8 +303,7 @@ fn print(text: &str) -> Result<(), Error> {
 /// as the one document on standard output.
 fn fail(error: &Error, as_json: bool) -> u8 {
     if as_json {
-        let document = serde_json::to_string_pretty(&error::Document::from(error)).expect("plain values");
-        if let Err(unwritten) = print(&document) {
+        if let Err(unwritten) = print(&error::Document::from(error).to_json()) {
             notices::tell(&Look::of_stderr().error(&unwritten));
         }
     } else {

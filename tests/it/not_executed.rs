@@ -62,6 +62,9 @@ fn site() -> Option<Site> {
     ] {
         site.file(&format!("project/{name}"), content, mode);
     }
+    // Its group may execute it, and the user is not in it.
+    let others = site.file("project/others", "#!/bin/sh\n", 0o010);
+    assert!(others.exists());
     Some(site)
 }
 
@@ -128,6 +131,7 @@ fn what_is_missing_is_named() {
         (&["./data"], 126, &["it is data"]),
         (&["./script"], 126, &["its mode lets nobody execute it", "chmod +x"]),
         (&["."], 126, &["it is a directory"]),
+        (&["./others"], 126, &["do not let the run's user execute it"]),
         (&["/etc/passwd"], 126, &["it is data"]),
         (&["/dev/null"], 126, &["it is no regular file"]),
         (&["/tmp/nosuch"], 127, &["neither the cell nor the host has /tmp/nosuch"]),
@@ -153,6 +157,19 @@ fn plan_verify_and_check_miss_it_too() {
     assert!(stderr(&output).starts_with("cellblock: exec: nosuch-program cannot be executed: ENOENT"));
     assert!(String::from_utf8_lossy(&output.stdout).contains("verified: no"));
     assert_eq!(start(&["plan", "--", "true"]).status.code(), Some(0));
+    let output = start(&["plan", "--json", "--", "nosuch-program"]);
+    assert_eq!(output.status.code(), Some(127));
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((&plan["verified"], &error["error"]["errno"]), (&false.into(), &"ENOENT".into()));
+    // What an exposure shows below a hidden directory is there.
+    site.file("project/tool", "#!/bin/sh\n", 0o755);
+    let (root, project) = (site.text(""), site.text("project"));
+    let words = ["--ro-bind", &root, "--hide", &project, "--expose", &site.text("project/.venv")];
+    let own = site.text("project/.venv/run");
+    site.file("project/.venv/run", "#!/bin/sh\n", 0o755);
+    let plan = |program: &str| start(&[&["plan"][..], &words, &["--", program]].concat()).status.code();
+    assert_eq!((plan(&own), plan(&site.text("project/tool"))), (Some(0), Some(127)));
 
     let output = start(&["verify", "--json", "--", "nosuch-program"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, eaccess};
 
 use super::image::{self, Image};
 
@@ -22,7 +22,12 @@ pub(super) fn along_path(name: &OsStr) -> Option<PathBuf> {
 }
 
 pub(super) fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) && access(path, AccessFlags::X_OK).is_ok()
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) && may_execute(path)
+}
+
+/// Whether the user of the run may, as whom this is asked.
+pub(super) fn may_execute(path: &Path) -> bool {
+    eaccess(path, AccessFlags::X_OK).is_ok()
 }
 
 /// A view that a program needs: the place, and what the host has there.

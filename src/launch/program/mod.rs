@@ -52,6 +52,8 @@ enum Problem {
     NoExec(PathBuf),
     /// Its mode lets nobody execute it.
     NotExecutable { file: PathBuf, looks_like_a_program: bool },
+    /// Its mode and owner do not let the user of the run execute it.
+    NotForUser(PathBuf),
     /// It is a program for another kind of machine.
     Foreign,
     /// The user may not enter a directory above it.
@@ -70,14 +72,20 @@ enum By {
 pub fn check(run: &Run) -> Option<Error> {
     let found = ids::as_run(run.ids, || {
         let problem = first_problem(run.plan);
-        Ok(problem.map(|problem| {
-            let is_missing =
-                matches!(problem, Problem::Absent | Problem::Dangling { .. } | Problem::Needs { .. });
-            let errno = if is_missing { Errno::ENOENT } else { Errno::EACCES };
-            explain(run, errno, Some(problem))
-        }))
+        Ok(problem.and_then(|problem| Some(explain(run, errno_of(&problem)?, Some(problem)))))
     });
     found.unwrap_or_else(Some)
+}
+
+/// What execve(2) would answer; `None` where the host may have registered an
+/// interpreter for such files (binfmt_misc).
+fn errno_of(problem: &Problem) -> Option<Errno> {
+    match problem {
+        Problem::Absent | Problem::Dangling { .. } => Some(Errno::ENOENT),
+        Problem::Needs { why, .. } => errno_of(why),
+        Problem::Foreign => None,
+        _ => Some(Errno::EACCES),
+    }
 }
 
 /// The words for an execve(2) that failed.
@@ -191,6 +199,9 @@ fn problem(tree: &Tree, path: &Path, depth: usize) -> Option<Problem> {
             matches!(opened.image, Some(Image::Script(..) | Image::Program(_) | Image::Foreign));
         return Some(Problem::NotExecutable { file: host, looks_like_a_program });
     }
+    if !flags::may_execute(&host) {
+        return Some(Problem::NotForUser(host));
+    }
     let (by, other) = match opened.image? {
         Image::Script(interpreter, _) => (By::Line, interpreter),
         Image::Program(Some(loader)) => (By::Header, loader),
@@ -230,6 +241,13 @@ fn words(run: &Run, problem: &Problem) -> (String, String) {
             ),
             format!(
                 "name a program; a script begins with `#!` and its interpreter, and is made executable (chmod +x {})",
+                shell(file)
+            ),
+        ),
+        Problem::NotForUser(file) => (
+            format!("the mode and owner of {} do not let the run's user execute it", file.display()),
+            format!(
+                "make it executable for that user (chmod o+rx {}), or give it to that user (chown)",
                 shell(file)
             ),
         ),

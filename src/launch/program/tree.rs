@@ -70,7 +70,8 @@ impl<'a> Tree<'a> {
                     mounts.push(Mount { place: in_root(path), source: Some(in_root(source)) });
                 }
                 Step::Mount { path, options, .. } => {
-                    let source = lowest(options).and_then(|lowest| source_of(&mounts, &lowest));
+                    let source =
+                        lowest(options).and_then(|lowest| source_of(&mounts, &lowest)).map(|(_, host)| host);
                     mounts.push(Mount { place: in_root(path), source });
                 }
                 Step::Cover { path, .. } => mounts.push(Mount { place: in_root(path), source: None }),
@@ -129,13 +130,18 @@ impl<'a> Tree<'a> {
                 _ => {}
             }
         }
-        let Some(host) = self.host_path(place) else {
+        // A directory that is made for what is mounted in it, or over it.
+        let leads_on = self.mounts.iter().any(|mount| mount.place.starts_with(place));
+        let unless_it_leads_on = |end| Entry::End(if leads_on { End::Own } else { end });
+        let Some((view, host)) = source_of(&self.mounts, place) else {
             // The kernel's own file systems fill themselves.
             let is_own = ["/proc", "/dev"].iter().any(|own| place.starts_with(own));
-            return Entry::End(if is_own { End::Own } else { End::Missing });
+            return unless_it_leads_on(if is_own { End::Own } else { End::Missing });
         };
-        if self.plan.hidden.iter().any(|hidden| host.starts_with(&hidden.path)) {
-            return Entry::End(End::Missing);
+        // An exposure below what is hidden is a view of its own.
+        let is_in_view = |hidden: &Path| hidden.starts_with(&view) && host.starts_with(hidden);
+        if self.plan.hidden.iter().any(|hidden| is_in_view(Path::new(&hidden.path))) {
+            return unless_it_leads_on(End::Missing);
         }
         match fs::symlink_metadata(&host) {
             Ok(metadata) if metadata.is_symlink() => {
@@ -150,22 +156,20 @@ impl<'a> Tree<'a> {
     }
 
     fn is_on_host(&self, place: &Path) -> bool {
-        self.host_path(place).is_some()
-    }
-
-    /// The path of the host that is seen at `place`, whether anything is there or not.
-    pub fn host_path(&self, place: &Path) -> Option<PathBuf> {
-        source_of(&self.mounts, place)
+        source_of(&self.mounts, place).is_some()
     }
 }
 
-/// What the last of the nearest mounts shows there.
-fn source_of(mounts: &[Mount], place: &Path) -> Option<PathBuf> {
+/// What the last of the nearest mounts shows there: the view's own path on the
+/// host, and that of the place.
+fn source_of(mounts: &[Mount], place: &Path) -> Option<(PathBuf, PathBuf)> {
     let around = mounts.iter().filter(|mount| place.starts_with(&mount.place));
     let mount = around.max_by_key(|mount| mount.place.components().count())?;
     let rest = place.strip_prefix(&mount.place).ok()?;
+    let view = mount.source.clone()?;
     // Not by `join` of nothing, which leaves a slash behind a file.
-    Some(mount.source.as_ref()?.components().chain(rest.components()).collect())
+    let host = view.components().chain(rest.components()).collect();
+    Some((view, host))
 }
 
 /// The lowest layer of an overlay, which is the view it is made for.
