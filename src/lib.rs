@@ -178,6 +178,8 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
         lines.push(program_line(&policy, launch.ids, options.command)?);
     }
     drop(demo);
+    // Standard output may have no reader, and the launch has left signals blocked.
+    let _ = sys::signal::unblock_all();
     let document = verify::Document::new(lines, notes, options.strict);
     if options.json {
         print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;

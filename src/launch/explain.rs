@@ -97,8 +97,8 @@ pub(super) fn stream(name: &str, errno: Errno) -> Error {
 /// For a reader that was not waited for any longer.
 pub(super) fn not_taken(name: &str, bytes: usize) -> Error {
     Error::new("output", format!("the last {bytes} bytes of {name} were not taken"))
-        .cause("the time was up, or the run was told to end, and nobody read them")
-        .remedy(format!("read {name} while the run lasts, or redirect it to a file"))
+        .cause("nobody read them while the launcher waited")
+        .remedy(format!("read {name} to its end, or redirect it to a file"))
 }
 
 fn with_fault(mut error: Error, stage: Stage, failure: Failure) -> Error {

@@ -82,7 +82,9 @@ impl Relay {
                 // in a carriage return too many, which does not show.
                 raw.output_flags = settings.output_flags;
             }
-            if tcsetattr(&self.terminal, SetArg::TCSADRAIN, &raw).is_ok() {
+            // Not TCSADRAIN, which waits for a terminal that may be held up. What was
+            // written before has its form already.
+            if tcsetattr(&self.terminal, SetArg::TCSANOW, &raw).is_ok() {
                 self.saved = Some(settings);
             }
         }
@@ -110,7 +112,7 @@ impl Relay {
     pub fn suspend(&mut self) {
         if let Some(settings) = self.saved.take() {
             // A terminal that has hung up has no settings to lose.
-            let _ = tcsetattr(&self.terminal, SetArg::TCSADRAIN, &settings);
+            let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &settings);
         }
     }
 

@@ -65,6 +65,8 @@ impl Running {
     }
 
     fn give_up(&mut self, rest: &[Rest], unshown: usize) {
+        // Who did not read these is not waited for with the launcher's own lines.
+        notices::hurry_from(Instant::now());
         let streams = rest.iter().map(|rest| (rest.name, rest.to.len()));
         let terminal = Some(("the terminal", unshown)).filter(|_| unshown > 0);
         if let Some((name, bytes)) = streams.chain(terminal).next() {
