@@ -220,6 +220,8 @@ fn print_plan(options: PlanOptions) -> Result<u8, Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
     let request = request(options.command);
+    let for_plan = launch::Options { ids, ..launch::Options::default() };
+    launch::first_calls::survive(Some(&policy), &for_plan)?;
     let plan = plan::build(&policy, &launch::probe(&policy, ids)?, &request)?;
     let run = launch::program::Run { policy: &policy, ids, request: &request, plan: &plan };
     let missing = launch::program::check(&run);

@@ -35,7 +35,7 @@ const fn sign(stage: Stage, call: Option<Call>, errno: &'static [Errno]) -> Sign
 }
 
 /// The table. Where two faults show alike, the first one answers.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 12] = [
     Fault {
         name: "userns-refused",
         signs: &[sign(Stage::Namespaces, None, &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS])],
@@ -141,6 +141,7 @@ pub const FAULTS: [Fault; 11] = [
         for_users: None,
     },
     LANDLOCK,
+    KILLS,
 ];
 
 const LANDLOCK: Fault = Fault {
@@ -155,6 +156,17 @@ const LANDLOCK: Fault = Fault {
     remedy: "boot with `landlock` in lsm= (kernel 5.13 and later); where /sys/kernel/security/lsm names it, allow \
              landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in the outer filter \
              (systemd-nspawn --system-call-filter=)",
+    for_users: None,
+};
+
+/// It shows by no failed call: who makes one is killed.
+const KILLS: Fault = Fault {
+    name: "filter-kills",
+    signs: &[],
+    cause: "a seccomp filter around the launcher kills a process for a call that the launch needs, as systemd's \
+            SystemCallFilter= does",
+    remedy: "allow these calls in that filter (systemd: SystemCallFilter=, the sets @system-service @mount @sandbox \
+             and the names above), or start outside of it",
     for_users: None,
 };
 
@@ -179,6 +191,14 @@ pub fn explain(stage: Stage, failure: Failure) -> Option<&'static Fault> {
 
 /// The kernel that first has each Landlock ABI, from 1 on.
 const KERNELS: [&str; 7] = ["5.13", "5.19", "6.2", "6.7", "6.10", "6.12", "6.15"];
+
+/// The error of a host that kills for these calls.
+pub fn killed_for(calls: &[&str]) -> Error {
+    let what = format!("a filter kills for {}", calls.join(", "));
+    let mut error = Error::new("launch", what).cause(KILLS.cause).remedy(KILLS.remedy);
+    error.fault = Some(KILLS.name);
+    error
+}
 
 /// The error of a host whose Landlock is too old for a layer.
 pub fn landlock(layer: Layer, found: u32, needed: u32) -> Error {

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod explain;
+pub mod first_calls;
 pub mod ids;
 pub mod notices;
 mod outlet;
@@ -60,13 +61,11 @@ impl Options {
 /// and the status end with it in every case.
 pub fn run(policy: &Policy, command: Vec<OsString>, options: &Options) -> Outcome {
     let started = Instant::now();
-    // What the launcher makes is the run's own, whatever mask the harness had.
-    credentials::set_umask(0o077);
     if let Some(time_is_up) = policy.cell.timeout.and_then(|timeout| started.checked_add(timeout)) {
         notices::hurry_from(time_is_up);
     }
     let (mut status, mut report) = (Status::default(), None);
-    let outcome = open(options, &mut status, &mut report)
+    let outcome = open(Some(policy), options, &mut status, &mut report)
         .and_then(|()| {
             let mut told =
                 Told { status: &mut status, report: report.as_mut(), lines: None, notes: Vec::new() };
@@ -92,9 +91,8 @@ pub struct Tested {
 /// When the cell cannot be built, or ends before the test is over.
 pub fn test(policy: &Policy, command: Vec<OsString>, options: &Options) -> Result<Tested, Error> {
     let started = Instant::now();
-    credentials::set_umask(0o077);
     let mut status = Status::default();
-    open(options, &mut status, &mut None)?;
+    open(Some(policy), options, &mut status, &mut None)?;
     let mut told = Told { status: &mut status, report: None, lines: None, notes: Vec::new() };
     let outcome = launch(policy, command, options, &mut told, started)?;
     let notes = told.notes;
@@ -108,12 +106,17 @@ pub fn test(policy: &Policy, command: Vec<OsString>, options: &Options) -> Resul
 pub fn refuse(options: &Options, error: Error) -> Outcome {
     let (mut status, mut report) = (Status::default(), None);
     // The first failure is told; that its report failed too would hide it.
-    let _ = open(options, &mut status, &mut report);
+    let _ = open(None, options, &mut status, &mut report);
     conclude(Outcome::failed(error, Duration::ZERO), status, report)
 }
 
 /// Opens what the run is to be told by, before anything is started.
-fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> Result<(), Error> {
+fn open(
+    policy: Option<&Policy>,
+    options: &Options,
+    status: &mut Status,
+    report: &mut Option<Report>,
+) -> Result<(), Error> {
     // Before this process opens a descriptor that could be taken for one of these.
     let streams = stdio::check_open();
     let passed = stdio::check_inherited("--pass-fd", &options.pass_fds);
@@ -129,6 +132,9 @@ fn open(options: &Options, status: &mut Status, report: &mut Option<Report>) -> 
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
+    first_calls::survive(policy, options)?;
+    // What the launcher makes is the run's own, whatever mask the harness had.
+    credentials::set_umask(0o077);
     *report = options.report.as_deref().map(|place| Report::create(place, options.ids)).transpose()?;
     streams.and(passed)
 }

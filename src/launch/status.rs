@@ -51,6 +51,9 @@ pub enum StatusEvent {
         retryable: bool,
         /// The message, where there was one.
         error: Option<String>,
+        /// The fault of the host that kept the provider from running, by name,
+        /// where one did.
+        fault: Option<&'static str>,
         /// What the run had made at protected paths and was removed.
         swept: Vec<String>,
     },
@@ -99,6 +102,7 @@ impl Status {
             signal: outcome.signal,
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(ToString::to_string),
+            fault: outcome.error.as_ref().and_then(|error| error.fault),
             swept: outcome.swept.clone(),
         });
         notices::finish_status().map_err(|errno| {

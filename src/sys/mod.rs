@@ -18,6 +18,7 @@ pub mod net;
 pub mod reach;
 pub mod seccomp;
 pub mod signal;
+pub mod trial;
 pub mod tty;
 
 pub use nix::errno::Errno;

@@ -7,7 +7,7 @@
 //! a tracer, as strace(1) does with `inject=`, but in one process alone: strace
 //! counts in each process, so that the launcher's own call would fail first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
@@ -275,6 +275,11 @@ const NAMES: [(i64, &str); 58] = [
     (libc::SYS_wait4, "wait4"),
     (libc::SYS_write, "write"),
 ];
+
+/// The calls that a launch makes in all of its processes, by number.
+pub fn calls_of(command: Command) -> BTreeSet<i64> {
+    trace(command, None).calls.into_values().flatten().collect()
+}
 
 fn name(number: i64) -> String {
     let known = NAMES.iter().find(|(known, _)| *known == number);

@@ -16,6 +16,7 @@ mod hosts;
 mod inject;
 mod instance;
 mod isolation;
+mod killing_filter;
 mod layers;
 mod lifecycle;
 mod lint;
