@@ -340,10 +340,12 @@ impl Report {
 /// gate, no terminal and no passed descriptor.
 pub fn digest(plan: &Plan) -> String {
     let mut plan = plan.clone();
+    let mode = plan.mode;
     plan.provider.retain(|step| !matches!(step, Step::WaitAtGate | Step::TestFromWithin));
     for step in plan.init.iter_mut().chain(&mut plan.provider) {
         match step {
             Step::NewSession { terminal } => *terminal = false,
+            Step::NewProcessGroup { leads_session } => *leads_session = mode == crate::policy::Mode::Nested,
             Step::SetDescriptors { keep } => keep.clear(),
             _ => {}
         }

@@ -27,6 +27,7 @@ pub mod limits;
 pub mod lint;
 pub mod manual;
 pub mod message;
+mod mounts;
 pub mod nearest;
 pub mod outcome;
 pub mod plan;
@@ -201,7 +202,12 @@ fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Resu
 }
 
 fn request(command: Vec<OsString>) -> plan::Request {
-    plan::Request { command, environment: std::env::vars_os().collect(), ..plan::Request::default() }
+    plan::Request {
+        command,
+        environment: std::env::vars_os().collect(),
+        cgroup: limits::cgroup::is_possible(),
+        ..plan::Request::default()
+    }
 }
 
 fn test(canaries: Vec<PathBuf>, checks: Vec<verify::Check>, runs: bool) -> verify::Request {

@@ -6,7 +6,9 @@ use super::{Child, Stream};
 use crate::plan::Step;
 use crate::report::Record;
 use crate::sys::clone::exit;
-use crate::sys::{Call, Errno, Failure, Result, credentials, fd, landlock, mount, net, seccomp, signal, tty};
+use crate::sys::{
+    Call, Errno, Failure, Result, clone, credentials, fd, landlock, mount, net, seccomp, signal, tty,
+};
 
 /// What the kernel would say of a ruleset that was never made.
 const NO_RULESET: Failure = Failure { call: Call::LandlockRestrictSelf, errno: Errno::EBADF };
@@ -15,6 +17,9 @@ impl Child<'_> {
     /// Takes one step. `StartProvider` and `Execute` are taken by who calls.
     pub(super) fn apply(&self, step: &Step, ruleset: &mut Option<OwnedFd>) -> Result<()> {
         match step {
+            // To itself, whatever its number is in which namespace.
+            Step::EnterCgroup => fd::write(self.cgroup, b"0"),
+            Step::NewCgroupNamespace => clone::unshare(libc::CLONE_NEWCGROUP),
             Step::AwaitIdMaps => fd::wait_byte(self.report),
             Step::SetIds { uid, gid } => credentials::set_ids(*uid, *gid),
             Step::WriteIdMap { file, content } => fd::write_file(file.path(), content.to_bytes()),
@@ -64,7 +69,8 @@ impl Child<'_> {
             Step::DropCapabilities => credentials::drop_capabilities(),
             Step::ClearCommandLine => credentials::clear_command_line(),
             Step::ClearDumpable => credentials::set_dumpable(false),
-            Step::NewProcessGroup => self.new_process_group(),
+            Step::NewProcessGroup { leads_session: true } => tty::new_session(),
+            Step::NewProcessGroup { leads_session: false } => self.new_process_group(),
             Step::SetDescriptors { keep } => self.set_descriptors(keep),
             Step::SetLimit { resource, value } => credentials::set_limit(resource.number(), *value),
             Step::SetUmask { mask } => {

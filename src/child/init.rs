@@ -83,9 +83,24 @@ fn pass_on(provider: i32, number: i32) {
         // Whole groups stop and go on; nothing else is sent to more than the provider.
         libc::SIGTSTP => send_to_group(provider, libc::SIGSTOP),
         libc::SIGCONT => send_to_group(provider, libc::SIGCONT),
-        number => signal::send(provider, number),
+        number => {
+            wake(provider);
+            signal::send(provider, number);
+        }
     }
 }
+
+/// Gives a provider that leads a session its share of the processors back: one
+/// that has made it small would come late to its signal. It may do so again, and
+/// in sealed mode it cannot; then this fails.
+fn wake(provider: i32) {
+    if provider == FIRST_CHILD {
+        let _ = fd::write_file(c"/proc/2/autogroup", b"0");
+    }
+}
+
+/// The number of the first process that PID 1 starts.
+const FIRST_CHILD: i32 = 2;
 
 /// To the group that the provider was given, and to the provider where it has
 /// gone to another; not to it twice, as the second one could undo what it does

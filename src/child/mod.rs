@@ -39,6 +39,8 @@ pub struct Child<'a> {
     pub launcher: [RawFd; 2],
     /// What the standard streams are to be.
     pub stdio: [Stream; 3],
+    /// What lets into the cell's own cgroup, where the plan has one; else -1.
+    pub cgroup: RawFd,
     /// Which probe the tester is at, where there are any.
     pub probe: Option<Shared>,
     /// The slave of the cell's own terminal, once init has opened it.

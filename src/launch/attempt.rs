@@ -18,7 +18,8 @@ use super::{Options, explain, ids};
 use crate::child::{self, Child};
 use crate::error::{Error, printable};
 use crate::evidence::{self, Report};
-use crate::host::{Host, Ids};
+use crate::host::Host;
+use crate::limits::cgroup::Leaf;
 use crate::plan::{self, Plan, Request, Stage};
 use crate::policy::{Layer, Policy};
 use crate::sys::clone::{Side, Stack, into_namespaces};
@@ -35,6 +36,7 @@ pub(super) struct Launch<'a> {
     pub policy: &'a Policy,
     pub options: &'a Options,
     pub request: &'a Request,
+    pub leaf: Option<&'a Leaf>,
     pub started: Instant,
 }
 
@@ -67,7 +69,7 @@ pub(super) fn attempt(
     stdio: Stdio,
     told: &mut Told,
 ) -> Result<(Ended, Swept), Error> {
-    let Launch { policy, options, request, started } = *launch;
+    let Launch { policy, options, request, started, .. } = *launch;
     let test = |asked| ids::as_run(options.ids, || Ok(verify::Test::new(asked, policy, host)));
     let mut test = options.test.as_ref().map(test).transpose()?;
     let mut sweep = Sweep::prepare(policy, host)?;
@@ -78,7 +80,7 @@ pub(super) fn attempt(
         if let Some(report) = &told.report {
             report.refuse_inside(plan)?;
         }
-        match start(plan, options.ids, &stdio) {
+        match start(plan, launch, &stdio) {
             Ok(cell) => break cell,
             Err(error) if error.stage == Stage::Namespaces.name() => {
                 waive_namespace(policy, host, error)?;
@@ -176,7 +178,8 @@ fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(),
 }
 
 /// Clones the child; on this side, returns what stays with it.
-fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
+fn start(plan: &Plan, launch: &Launch, stdio: &Stdio) -> Result<Started, Error> {
+    let ids = launch.options.ids;
     let cannot = |what: &str, errno: Errno| Error::new("launch", what).errno(errno);
     let (status, child_status) =
         pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
@@ -196,6 +199,7 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
         status: child_status.as_raw_fd(),
         launcher: [report.as_raw_fd(), status.as_raw_fd()],
         stdio: stdio.streams,
+        cgroup: launch.leaf.map_or(-1, Leaf::procs),
         probe: Some(plan.probes.len())
             .filter(|count| *count > 0)
             .map(|_| Shared::new())
@@ -208,7 +212,7 @@ fn start(plan: &Plan, ids: Ids, stdio: &Stdio) -> Result<Started, Error> {
     credentials::set_dumpable(true).map_err(|failure| cannot("prctl", failure.errno))?;
     // None may reach the child before it has forgotten the launcher's handlers.
     signal::block_all().map_err(|failure| cannot("signals cannot be blocked", failure.errno))?;
-    let namespaces = plan.namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
+    let namespaces = plan.flags();
     let side = into_namespaces(namespaces);
     if matches!(side, Ok(Side::Child)) {
         child::run(&child);

@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, printable};
 use crate::evidence::Report;
 use crate::host::{Host, Ids};
+use crate::limits::cgroup::Leaf;
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
-use crate::policy::{Policy, System};
+use crate::policy::{Mode, Policy, System};
 use crate::sys::{Call, Failure, credentials};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};
@@ -162,6 +163,7 @@ fn launch(
     }
     let streams = || if options.runs() { Stdio::prepare(options.ids) } else { Ok(Stdio::nothing()) };
     let stdio = streams()?;
+    let leaf = (policy.mode == Mode::Nested).then(Leaf::make).flatten();
     let request = Request {
         command,
         environment: std::env::vars_os().collect(),
@@ -169,12 +171,13 @@ fn launch(
         gate: told.report.is_some() || options.test.is_some(),
         test: options.test.is_some(),
         terminal: stdio.terminal.is_some(),
+        cgroup: leaf.is_some(),
     };
     let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
     // Kept until the cell has ended, which is what it is locked for.
     let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path, options.ids));
     let _work_directory = plan.work_directory.as_ref().map(take).transpose()?;
-    let launch = Launch { policy, options, request: &request, started };
+    let launch = Launch { policy, options, request: &request, leaf: leaf.as_ref(), started };
     let mut stdio = Some(stdio);
     loop {
         let stdio = stdio.take().map_or_else(streams, Ok)?;

@@ -41,6 +41,8 @@ pub struct Request {
     pub test: bool,
     /// Whether one of the standard streams is a terminal.
     pub terminal: bool,
+    /// Whether a nested cell has a cgroup of its own.
+    pub cgroup: bool,
 }
 
 /// An ordered list of steps, and the program that stands at its end.
@@ -176,6 +178,13 @@ pub enum Reason {
 }
 
 impl Plan {
+    /// What the clone is asked for: every namespace that no step makes.
+    pub fn flags(&self) -> i32 {
+        let own_step = self.init.contains(&Step::NewCgroupNamespace);
+        let asked = self.namespaces.iter().filter(|one| !(own_step && **one == Namespace::Cgroup));
+        asked.fold(0, |flags, namespace| flags | namespace.flag())
+    }
+
     /// The step at a place that a record names.
     pub fn step(&self, index: usize) -> Option<&Step> {
         self.init.iter().chain(&self.provider).nth(index)
@@ -210,6 +219,10 @@ impl Plan {
     }
 }
 
+/// What a nested cell without a cgroup of its own cannot do.
+const NO_CGROUP: &str = "no cgroup namespace can be made in the cell, as its root would be the launcher's own \
+    cgroup: of bubblewrap, `--unshare-all` fails, and the single `--unshare-` options work";
+
 /// Plans a run.
 ///
 /// # Errors
@@ -229,10 +242,17 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     namespaces.extend(network.then_some(Namespace::Network));
 
     let tree = tree::build(policy, host, with_rights)?;
-    let mut init = ids(host);
+    let leaf = request.cgroup && policy.mode == Mode::Nested && stands(Layer::Cgroup);
+    // The namespace shows the cgroup in which it was made.
+    let mut init = if leaf { vec![Step::EnterCgroup, Step::NewCgroupNamespace] } else { Vec::new() };
+    init.extend(ids(host));
     init.extend([Step::DieWithLauncher, Step::NewRoot]);
     init.extend(tree.mounts);
-    init.extend(sysctls::steps(policy.mode, network.then_some(host.ids.gid)));
+    init.extend(sysctls::steps(policy.mode, leaf, network.then_some(host.ids.gid)));
+    if policy.mode == Mode::Sealed {
+        // The second layer of what Landlock refuses there.
+        init.push(Step::Seal { path: c"proc".into() });
+    }
     init.extend(tree.covers);
     init.extend([Step::Seal { path: c".".into() }, Step::PivotRoot, Step::DetachOldRoot]);
     init.push(Step::SetHostname { name: text("hostname", &policy.cell.hostname)? });
@@ -247,7 +267,12 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         Step::StartProvider,
     ]);
 
-    let mut provider = vec![Step::NewProcessGroup, Step::SetDescriptors { keep: request.keep.clone() }];
+    // Who is in init's session may lower its share of the processors by
+    // /proc/self/autogroup, which Landlock and a read-only /proc refuse in sealed mode.
+    // On a terminal the session must be init's, for Ctrl-Z to work.
+    let leads_session = policy.mode == Mode::Nested && !request.terminal;
+    let mut provider =
+        vec![Step::NewProcessGroup { leads_session }, Step::SetDescriptors { keep: request.keep.clone() }];
     provider.extend(limits::steps(&policy.limits, &host.limits));
     provider.extend([
         Step::SetUmask { mask: 0o022 },
@@ -270,6 +295,10 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     provider.extend(request.gate.then_some(Step::WaitAtGate));
     provider.push(Step::Execute);
 
+    let mut notes = tree.notes;
+    if policy.mode == Mode::Nested && !leaf {
+        notes.push(NO_CGROUP.to_owned());
+    }
     let environment = environment(policy, request);
     Ok(Plan {
         version: 1,
@@ -293,7 +322,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
             })
             .collect::<Result<_, _>>()?,
         waived,
-        notes: tree.notes,
+        notes,
         hidden: tree.hidden,
         exposed: policy.run.expose.iter().map(|expose| expose.path.display().to_string()).collect(),
         prepare: tree.prepare,

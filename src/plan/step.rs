@@ -184,6 +184,10 @@ impl IdFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "step")]
 pub enum Step {
+    /// Goes to the cgroup that the launcher has made for it.
+    EnterCgroup,
+    /// Makes a cgroup namespace, whose root is the cgroup it is in.
+    NewCgroupNamespace,
     /// Waits until the launcher, which is root, has written the id maps.
     AwaitIdMaps,
     /// Becomes the id of the run.
@@ -340,7 +344,10 @@ pub enum Step {
     /// Starts the provider's process; the steps behind this one are its own.
     StartProvider,
     /// A process group of its own, in the foreground of the terminal.
-    NewProcessGroup,
+    NewProcessGroup {
+        /// In a session of its own, too, which has no terminal.
+        leads_session: bool,
+    },
     /// Puts the standard streams in place and closes every other descriptor.
     SetDescriptors {
         /// But for these.
@@ -410,6 +417,7 @@ impl Step {
     /// The part of the set-up that a failure of it belongs to.
     pub fn stage(&self) -> Stage {
         match self {
+            Step::EnterCgroup | Step::NewCgroupNamespace => Stage::Namespaces,
             Step::AwaitIdMaps | Step::SetIds { .. } | Step::WriteIdMap { .. } | Step::DieWithLauncher => {
                 Stage::Ids
             }
@@ -424,6 +432,7 @@ impl Step {
             Step::Bind { stage, .. } | Step::Mount { stage, .. } => *stage,
             Step::Cover { path, .. } if !path.to_bytes().starts_with(b"proc/") => Stage::Mounts,
             Step::Cover { .. } | Step::WriteSysctl { .. } => Stage::Proc,
+            Step::Seal { path } if path.to_bytes() == b"proc" => Stage::Proc,
             Step::Seal { path } if path.to_bytes() != b"." => Stage::Mounts,
             Step::Seal { .. } | Step::PivotRoot | Step::DetachOldRoot => Stage::Root,
             Step::SetHostname { .. } => Stage::Hostname,
@@ -433,7 +442,7 @@ impl Step {
             | Step::ClearCommandLine
             | Step::ClearDumpable
             | Step::NoNewPrivs => Stage::Credentials,
-            Step::ResetSignals | Step::NewSession { .. } | Step::NewProcessGroup => Stage::Session,
+            Step::ResetSignals | Step::NewSession { .. } | Step::NewProcessGroup { .. } => Stage::Session,
             Step::StartProvider => Stage::Process,
             Step::SetDescriptors { .. } => Stage::Descriptors,
             Step::SetLimit { .. } | Step::SetUmask { .. } => Stage::Limits,
@@ -450,6 +459,8 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Step::EnterCgroup => f.write_str("enter the cell's own cgroup"),
+            Step::NewCgroupNamespace => f.write_str("new cgroup namespace"),
             Step::AwaitIdMaps => f.write_str("wait for the id maps"),
             Step::SetIds { uid, gid } => write!(f, "become {uid}:{gid}"),
             Step::WriteIdMap { file, content } => {
@@ -497,7 +508,8 @@ impl fmt::Display for Step {
             Step::ClearCommandLine => f.write_str("clear init's command line"),
             Step::ClearDumpable => f.write_str("make init non-dumpable"),
             Step::StartProvider => f.write_str("start the provider's process"),
-            Step::NewProcessGroup => f.write_str("new process group"),
+            Step::NewProcessGroup { leads_session: false } => f.write_str("new process group"),
+            Step::NewProcessGroup { leads_session: true } => f.write_str("new process group and session"),
             Step::SetDescriptors { keep } if keep.is_empty() => f.write_str("keep descriptors 0-2 alone"),
             Step::SetDescriptors { keep } => write!(f, "keep descriptors 0-2 and {keep:?}"),
             Step::SetLimit { resource, value } => write!(f, "limit {} to {value}", resource.name()),

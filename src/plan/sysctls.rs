@@ -12,8 +12,8 @@ const SHARES: [(&str, &str); 2] = [("max_inotify_instances", "64"), ("max_inotif
 /// thousands of.
 const NAMESPACES: [&str; 6] = ["user", "mnt", "pid", "net", "ipc", "uts"];
 
-/// The sysctls to write; `own_network` is the group of a cell that has its own.
-pub fn steps(mode: Mode, own_network: Option<u32>) -> Vec<Step> {
+/// The sysctls to write; `own_cgroup` says whether the cell has one, `own_network` is the group of a cell that has its own.
+pub fn steps(mode: Mode, own_cgroup: bool, own_network: Option<u32>) -> Vec<Step> {
     let write = |name: &str, value: &str| Step::WriteSysctl {
         path: Text::new(format!("proc/sys/{name}")).expect("no NUL"),
         value: Text::new(value).expect("no NUL"),
@@ -24,6 +24,10 @@ pub fn steps(mode: Mode, own_network: Option<u32>) -> Vec<Step> {
         Mode::Sealed => vec![namespaces("user", "0")],
         Mode::Nested => NAMESPACES.map(|kind| namespaces(kind, "1024")).to_vec(),
     };
+    if mode == Mode::Nested {
+        // Its root is the cgroup of who makes it; that must not be the launcher's.
+        steps.push(namespaces("cgroup", if own_cgroup { "1024" } else { "0" }));
+    }
     steps.extend(SHARES.map(|(name, value)| write(&format!("user/{name}"), value)));
     if let Some(gid) = own_network {
         // Nobody but the cell is on its network: whoever wants to may listen on

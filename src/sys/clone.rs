@@ -49,6 +49,12 @@ pub fn into_namespaces(namespaces: c_int) -> Result<Side> {
     }
 }
 
+/// unshare(2).
+pub fn unshare(namespaces: c_int) -> Result<()> {
+    // SAFETY: no memory is involved; the flags are those of namespaces.
+    check(Call::Unshare, unsafe { libc::unshare(namespaces) }.into()).map(drop)
+}
+
 /// How many threads the process has: the links of `/proc/self/task`, less two.
 fn threads() -> Result<u64> {
     use std::os::unix::fs::MetadataExt;

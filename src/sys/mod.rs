@@ -105,6 +105,7 @@ calls! {
     Symlinkat "symlinkat"
     Umount "umount2"
     Unlinkat "unlinkat"
+    Unshare "unshare"
     Wait "wait4"
     Write "write"
 }

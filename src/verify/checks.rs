@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::harness::Harness;
-use super::mounts::join;
 use super::scene::{Grant, Scene, View};
 use super::{Canary, Check, Expect, sockets, text};
 use crate::host::{File, Kind, Lookup, look_up};
+use crate::mounts::join;
 use crate::plan::Probe;
 use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
 

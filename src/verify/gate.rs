@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::mounts::Mount;
 use super::scene::Scene;
 use super::{Line, Verdict};
+use crate::mounts::Mount;
 use crate::plan::{Plan, Reason, Step};
 use crate::policy::secret::{is_model_key, looks_secret};
 use crate::policy::{Layer, NetworkMode};

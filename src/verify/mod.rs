@@ -8,7 +8,6 @@ mod checks;
 mod gate;
 mod harness;
 mod judge;
-mod mounts;
 mod scene;
 mod show;
 mod sockets;

@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::getppid;
 
-use super::mounts::{Mount, Mounts, join};
 use super::{Canary, Request};
 use crate::host::{Host, Kind, Lookup, SystemEntry};
+use crate::mounts::{Mount, Mounts, join};
 use crate::policy::{Access, Mode, Policy};
 
 /// A view of the host.

@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::mounts::Mounts;
 use super::scene::{Grant, Scene};
 use super::{Check, Expect, text};
 use crate::host::Kind;
+use crate::mounts::Mounts;
 use crate::plan::Probe;
 use crate::sockets;
 

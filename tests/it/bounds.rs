@@ -1,9 +1,13 @@
 //! What a cell may use of what it shares with others, and what it may do with
 //! its own network that the host keeps for root.
 
-use crate::cell;
-use crate::cell::{Ground, PROBE};
-use crate::user::{User, text};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::cell::{self, Ground, PROBE};
+use crate::skip;
+use crate::user::{self, User, text};
 
 fn run(user: &User, options: &[&str], script: &str) -> String {
     let output = user.cell(options, &["sh", "-c", script]).output().expect("a launch");
@@ -79,4 +83,55 @@ fn a_network_of_its_own_has_every_port_and_ping() {
     }
     let hosts = ground.cell(&["--net", "host"], [PROBE, "low-port"]);
     assert!(!hosts.status.success(), "the host's ports below 1024 are root's: {hosts:?}");
+}
+
+/// The launcher's child, which is the cell's PID 1.
+fn init_of(launcher: i32) -> i32 {
+    user::eventually("init", || user::children(launcher).first().copied())
+}
+
+#[test]
+fn init_keeps_its_share_of_the_processors() {
+    let Some(user) = User::new() else { return };
+    if !skip::has("autogroup", fs::exists("/proc/self/autogroup").is_ok_and(|there| there)) {
+        return;
+    }
+    let script = "echo 19 > /proc/self/autogroup && echo written && exec sleep 20";
+    let mut launcher = user.cell(&["--mode", "nested"], &["sh", "-c", script]);
+    let mut launcher = launcher.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("a launch");
+    let mut said = String::new();
+    let stdout = launcher.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut said).expect("a line");
+    let init = init_of(launcher.id() as i32);
+    let share = fs::read_to_string(format!("/proc/{init}/autogroup")).expect("init's");
+    user::end(&mut launcher);
+    assert_eq!(said, "written\n");
+    assert!(share.ends_with(" nice 0\n"), "{share}");
+    // In sealed mode it cannot be written, by Landlock and by the mount.
+    for options in [&[][..], &["--without", "landlock"]] {
+        let output = user.cell(options, &["sh", "-c", script]).output().expect("a launch");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("written"), "{options:?}");
+    }
+}
+
+#[test]
+fn a_cgroup_namespace_made_inside_shows_no_cgroup_of_the_harness() {
+    let Some(user) = User::new() else { return };
+    let mounted = "unshare --user --map-root-user --mount --cgroup sh -c \
+        'mount -t cgroup2 none /tmp && wc -l < /tmp/cgroup.procs'";
+    let outside = user.command("sh").args(["-c", mounted]).output().expect("sh");
+    let Ok(outside) = String::from_utf8_lossy(&outside.stdout).trim().parse::<u32>() else {
+        skip::has("cgroup2", false);
+        return;
+    };
+    let inside = user.cell(&["--mode", "nested"], &["sh", "-c", mounted]).output().expect("a launch");
+    let said = String::from_utf8_lossy(&inside.stderr);
+    match String::from_utf8_lossy(&inside.stdout).trim().parse::<u32>() {
+        // The cell's own: PID 1, two shells and wc.
+        Ok(inside) => assert!(inside <= 4, "{inside} of {outside} processes"),
+        Err(_) => assert!(said.contains("No space left on device"), "{said}"),
+    }
+    // Every other namespace can be made, and each cell gets its part of them.
+    let others = "unshare --user --map-root-user --mount --pid --fork --net --ipc --uts echo made";
+    assert_eq!(run(&user, &["--mode", "nested"], others), "made\n");
 }

@@ -153,7 +153,10 @@ fn calls(step: &Step) -> Vec<Call> {
         }
         Step::ClearCommandLine | Step::ClearDumpable | Step::NoNewPrivs => all(&["prctl"]),
         Step::StartProvider => all(&["clone"]),
-        Step::NewProcessGroup => all(&["setpgid"]),
+        Step::EnterCgroup => all(&["write"]),
+        Step::NewCgroupNamespace => all(&["unshare"]),
+        Step::NewProcessGroup { leads_session: true } => all(&["setsid"]),
+        Step::NewProcessGroup { .. } => all(&["setpgid"]),
         Step::SetDescriptors { keep } => {
             // Standard input is /dev/null here, and opened in the cell.
             let mut calls = vec![fatal("openat"), fatal("dup3"), CLOSE];
@@ -188,7 +191,7 @@ fn calls_with_terminal(step: &Step) -> Vec<Call> {
     if matches!(step, Step::SetDescriptors { .. }) {
         calls.retain(|Call(name, _)| !["openat", "close"].contains(name));
     }
-    if *step == Step::NewProcessGroup {
+    if matches!(step, Step::NewProcessGroup { .. }) {
         calls.push(Call("getpgrp", Infallible));
         calls.push(fatal("ioctl"));
     }
@@ -215,7 +218,7 @@ const LAUNCHERS: [&str; 10] = [
 ];
 
 /// System calls by number, under the names that messages use.
-const NAMES: [(i64, &str); 58] = [
+const NAMES: [(i64, &str); 59] = [
     (libc::SYS_brk, "brk"),
     (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
@@ -272,6 +275,7 @@ const NAMES: [(i64, &str); 58] = [
     (libc::SYS_umount2, "umount2"),
     (libc::SYS_mknodat, "mknodat"),
     (libc::SYS_unlinkat, "unlinkat"),
+    (libc::SYS_unshare, "unshare"),
     (libc::SYS_wait4, "wait4"),
     (libc::SYS_write, "write"),
 ];

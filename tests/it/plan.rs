@@ -852,7 +852,7 @@ fn check_order(plan: &Plan, gate: bool) {
         at(|step| matches!(step, Step::DropCapabilities)),
         at(|step| matches!(step, Step::ClearCommandLine | Step::ClearDumpable)),
         at(|step| matches!(step, Step::StartProvider)),
-        at(|step| matches!(step, Step::NewProcessGroup | Step::SetDescriptors { .. })),
+        at(|step| matches!(step, Step::NewProcessGroup { .. } | Step::SetDescriptors { .. })),
         at(|step| matches!(step, Step::SetLimit { .. } | Step::SetUmask { .. })),
         at(|step| matches!(step, Step::ChangeDirectory { .. })),
         at(|step| matches!(step, Step::NoNewPrivs)),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mount {
+pub struct Mount {
     /// Of the file system, as MAJOR:MINOR.
     pub device: String,
     /// Which path of the file system is shown.
@@ -54,7 +54,7 @@ fn path(text: &[u8]) -> PathBuf {
 
 /// A mount table.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mounts {
+pub struct Mounts {
     /// By where they are; of two on one place the later one is seen.
     places: BTreeMap<PathBuf, Mount>,
     /// Where each file system was mounted first.
@@ -107,7 +107,7 @@ impl FromIterator<Mount> for Mounts {
 }
 
 /// `base` and what follows it, if anything does.
-pub(super) fn join(base: &Path, rest: &Path) -> PathBuf {
+pub fn join(base: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
