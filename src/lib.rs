@@ -261,11 +261,12 @@ fn show_policy(options: ShowOptions) -> Result<(), Error> {
 /// Prints the ways out that the policy leaves; false where `--strict` makes a
 /// failure of one.
 fn check_policy(options: CheckOptions) -> Result<bool, Error> {
-    let policy = load(&options.cell)?;
+    let (policy, unused) = load_and_unused(&options.cell)?;
     plan::check(&policy)?;
     // Root may check a policy without a word on who shall run it.
     let ids = launch::ids::resolve(options.cell.run_as).ok();
-    let warnings = lint::lint(&policy, &lint::Facts::probe(&policy, &options.cell.policy, ids));
+    let mut warnings: Vec<lint::Warning> = unused.iter().map(|name| lint::unused_variable(name)).collect();
+    warnings.extend(lint::lint(&policy, &lint::Facts::probe(&policy, &options.cell.policy, ids)));
     let words: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
     print(&match options.json {
         true => serde_json::to_string_pretty(&lint::Report::new(&warnings)).expect("plain values"),
@@ -276,11 +277,15 @@ fn check_policy(options: CheckOptions) -> Result<bool, Error> {
 }
 
 fn load(options: &CellOptions) -> Result<Policy, Error> {
+    load_and_unused(options).map(|(policy, _)| policy)
+}
+
+fn load_and_unused(options: &CellOptions) -> Result<(Policy, Vec<String>), Error> {
     let cwd = std::env::current_dir().map_err(|error| {
         Error::new("policy", format!("the working directory is gone: {error}"))
             .remedy("go to a directory that exists")
     })?;
-    policy::load::load(options, &|name| std::env::var_os(name), &cwd).map_err(policy_error)
+    policy::load::load_and_unused(options, &|name| std::env::var_os(name), &cwd).map_err(policy_error)
 }
 
 fn policy_error(error: PolicyError) -> Error {

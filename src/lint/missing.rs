@@ -39,3 +39,14 @@ pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     });
     missing.collect()
 }
+
+/// A variable of `--var` that no file has asked for.
+pub fn unused_variable(name: &str) -> Warning {
+    warning(
+        "unused-variable",
+        "--var",
+        format!("no policy file asks for `${{{name}}}`"),
+        "a name that is mistyped gives nothing a value",
+        "correct the name, or leave it out",
+    )
+}

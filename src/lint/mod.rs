@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use facts::{Facts, HarnessDirectory, Listener, Role};
+pub use missing::unused_variable;
 pub use service::{Service, Socket};
 
 use crate::error::Error;

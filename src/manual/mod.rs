@@ -108,7 +108,7 @@ fn files(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     for (file, words) in [
         ("FILE.toml", "A policy, named by `--policy` or by `extends`: cellblock-policy(5)."),
-        ("/work", "In the cell: the workspace, unless the policy puts it elsewhere."),
+        ("/work", "In the cell: the workspace of a policy file that puts it nowhere else."),
         (
             "/home/agent",
             "In the cell: the provider's home, in memory unless the policy shows a directory there.",

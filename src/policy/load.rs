@@ -34,6 +34,19 @@ const FILE_MAX: u64 = 1 << 20;
 /// The first thing that is wrong, with its place, and with what else is wrong in
 /// the same file.
 pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, PolicyError> {
+    load_and_unused(options, env, cwd).map(|(policy, _)| policy)
+}
+
+/// As [`load`], with the variables of `--var` that no file has asked for.
+///
+/// # Errors
+///
+/// Those of [`load`].
+pub fn load_and_unused(
+    options: &CellOptions,
+    env: Env,
+    cwd: &Path,
+) -> Result<(Policy, Vec<String>), PolicyError> {
     let vars = Vars::new(&options.var, env).map_err(|problem| problem.at("--var"))?;
     let mut loader = Loader { vars, cwd, draft: Draft::default(), open: Vec::new(), done: Vec::new() };
     for name in &options.profile {
@@ -44,7 +57,7 @@ pub fn load(options: &CellOptions, env: Env, cwd: &Path) -> Result<Policy, Polic
     }
     let mut draft = loader.draft;
     draft.add_flags(options, cwd)?;
-    draft.finish()
+    Ok((draft.finish()?, loader.vars.unused()))
 }
 
 struct Loader<'a> {

@@ -1,6 +1,7 @@
 //! `${name}` and `${env:NAME}` in the strings of a policy file.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
 use super::error::Problem;
@@ -12,6 +13,8 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 pub struct Vars<'a> {
     values: BTreeMap<String, String>,
     env: Env<'a>,
+    /// The names that were asked for.
+    used: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Vars<'a> {
@@ -35,14 +38,20 @@ impl<'a> Vars<'a> {
             }
             values.insert(name.to_owned(), value);
         }
-        Ok(Vars { values, env })
+        Ok(Vars { values, env, used: RefCell::default() })
+    }
+
+    /// The variables that no text has held.
+    pub fn unused(&self) -> Vec<String> {
+        let used = self.used.borrow();
+        self.values.keys().filter(|name| !used.contains(*name)).cloned().collect()
     }
 
     /// The same, and `name` stands for `value`.
     pub fn with(&self, name: &str, value: &str) -> Vars<'a> {
         let mut values = self.values.clone();
         values.insert(name.to_owned(), value.to_owned());
-        Vars { values, env: self.env }
+        Vars { values, env: self.env, used: RefCell::default() }
     }
 
     /// `text` with every reference replaced; `None` when it holds none. What a
@@ -92,6 +101,7 @@ impl<'a> Vars<'a> {
         if !is_name(name) {
             return Err(Problem::BadReference(format!("${{{name}}}")));
         }
+        self.used.borrow_mut().insert(name.to_owned());
         let value = self.values.get(name);
         value.cloned().ok_or_else(|| Problem::UndefinedVariable(name.to_owned()))
     }

@@ -62,6 +62,11 @@ fn site() -> Option<Site> {
     ] {
         site.file(&format!("project/{name}"), content, mode);
     }
+    // A program of another C library names another loader.
+    let mut program = fs::read("/bin/true").unwrap();
+    let loader = program.windows(8).position(|name| name == b"ld-linux").unwrap_or(0);
+    program[loader..loader + 8].copy_from_slice(b"ld-other");
+    site.file("project/musl", program, 0o755);
     // Its group may execute it, and the user is not in it.
     let others = site.file("project/others", "#!/bin/sh\n", 0o010);
     assert!(others.exists());
@@ -71,7 +76,7 @@ fn site() -> Option<Site> {
 fn run(site: &Site, path: &str, options: &[&str], command: &[&str]) -> Output {
     let mut run = site.command(site.program());
     run.env("HOME", site.path("home")).env("PATH", path).current_dir(site.path("project"));
-    run.args(["run", "--workspace", "."]).args(options).arg("--").args(command).output().unwrap()
+    run.args(["run", "--workspace", ".:/work"]).args(options).arg("--").args(command).output().unwrap()
 }
 
 /// The flags behind "show it: ", as a shell takes them apart.
@@ -126,6 +131,7 @@ fn what_is_missing_is_named() {
             &["/work/.venv/bin/dangling is a link to /nowhere/python", "the host has"],
         ),
         (&["./bad"], 127, &["names the interpreter /nowhere/sh", "neither the cell nor the host has"]),
+        (&["./musl"], 127, &["/work/musl is built for the loader /lib", "neither the cell nor the host has"]),
         (&["./evil"], 127, &["names the interpreter /x\\u{1b}[2Jy"]),
         (&["./crlf"], 127, &["carriage return", "sed -i"]),
         (&["./data"], 126, &["it is data"]),

@@ -202,6 +202,8 @@ fn what_was_meant_is_said() {
         ),
         ("cellblock run --timeout -5s -- true", 125, "`-5s` is no duration"),
         ("cellblock policy show >&-", 125, "standard output is closed"),
+        ("cellblock policy check --var rnu=r1 --policy cell.toml", 0, "no policy file asks for `${rnu}`"),
+        ("cellblock policy check --strict --profile claude --var state=/opt --var x=1", 1, "unused-variable"),
         // What comes by a descriptor lies nowhere: its paths count from here.
         ("cellblock policy check --policy /dev/stdin <cell.toml", 0, "ok"),
     ] {
