@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, poll};
+use nix::poll::PollFd;
 
-use super::outlet::{HURRIED, Outlet, PATIENT, Stall, is_gone};
+use super::outlet::{HURRIED, Outlet, PATIENT, Stall, is_gone, wait};
 use super::signals;
 use crate::message::Look;
 
@@ -145,7 +145,7 @@ impl Notices {
                 || self.time_is_up.is_some_and(|time_is_up| Instant::now() >= time_is_up);
             let patience = if is_urgent { HURRIED } else { PATIENT };
             let mut fds: Vec<PollFd> = self.poll().collect();
-            if stall.lasts(left) >= patience || poll(&mut fds, TURN).is_err() {
+            if stall.lasts(left) >= patience || wait(&mut fds, TURN.into()).is_err() {
                 return;
             }
             self.carry();

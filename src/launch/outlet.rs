@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::isatty;
 
@@ -141,14 +142,29 @@ impl Outlet {
         self.carry()
     }
 
+    fn takes_some(&self) -> bool {
+        let mut fds = [self.poll()];
+        wait(&mut fds, PollTimeout::ZERO).is_ok() && fds[0].any().unwrap_or(true)
+    }
+
     /// Writes for as long as that waits for nobody.
     pub fn carry(&mut self) -> io::Result<()> {
         let mut before = usize::MAX;
-        while !self.is_empty() && self.len() < before && matches!(poll(&mut [self.poll()], 0u8), Ok(1)) {
+        while !self.is_empty() && self.len() < before && self.takes_some() {
             before = self.len();
             self.write()?;
         }
         Ok(())
+    }
+}
+
+/// poll(2), which a stop and a tracer may end early.
+pub(super) fn wait(fds: &mut [PollFd], timeout: PollTimeout) -> nix::Result<()> {
+    loop {
+        match poll(fds, timeout) {
+            Err(Errno::EINTR) => {}
+            result => return result.map(drop),
+        }
     }
 }
 

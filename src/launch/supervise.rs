@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 
-use super::notices;
 use super::received::receive;
 use super::signals;
 use super::stdio::{Copy, Stdio, Unread};
 use super::terminal::{Caller, Relay, Side};
+use super::{notices, outlet};
 use crate::child::Stream;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
@@ -187,7 +187,7 @@ impl Running {
             // As late as can be: all that runs from here on is the call itself.
             memory::give_back_program();
         }
-        poll(&mut fds, timeout)?;
+        outlet::wait(&mut fds, timeout)?;
         let mut flags = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::POLLERR));
         let mut next = |is_there: bool| {
             let flags = if is_there { flags.next() } else { None };

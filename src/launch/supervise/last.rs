@@ -3,9 +3,9 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::super::outlet::{HURRIED, PATIENT, Stall};
+use super::super::outlet::{HURRIED, PATIENT, Stall, wait};
 use super::super::stdio::{Copy, Rest};
 use super::super::terminal::Relay;
 use super::super::{explain, notices};
@@ -80,6 +80,6 @@ impl Running {
         fds.extend(rest.iter().map(|rest| rest.to.poll()));
         fds.extend(self.relay.iter().filter(|relay| relay.unshown() > 0).map(Relay::poll_caller));
         fds.extend(notices.poll());
-        poll(&mut fds, 100u8).map(drop)
+        wait(&mut fds, PollTimeout::from(100u8))
     }
 }
