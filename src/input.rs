@@ -31,8 +31,12 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 ///
 /// As those of [`read`].
 pub fn read_from(file: &File, limit: u64) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + PATIENCE;
     let mut content = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(limit + 1).read_to_end(&mut content)?;
+        return if content.len() as u64 > limit { Err(Errno::EFBIG.into()) } else { Ok(content) };
+    }
+    let deadline = Instant::now() + PATIENCE;
     let mut chunk = vec![0; 64 * 1024];
     loop {
         wait(file, deadline)?;

@@ -4,20 +4,12 @@ use std::mem::MaybeUninit;
 
 use super::{Call, Errno, Result, check};
 
-/// The signals that a caller ignores on purpose for all that it starts: nohup(1),
-/// and a shell for its jobs in the background.
-const KEPT: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
-
-/// Every signal to its default, but for those that cannot be changed, and those
-/// of [`KEPT`] that are ignored.
+/// Every signal to its default, but for those that cannot be changed.
 ///
 /// execve(2) resets handlers by itself and keeps what is ignored, which the
 /// launcher's own start and the harness may have set.
 pub fn reset_dispositions() -> Result<()> {
     for signal in 1..=64 {
-        if KEPT.contains(&signal) && is_ignored(signal) {
-            continue;
-        }
         // Zeroes are SIG_DFL, no flags and an empty mask. Raw, as libc lets nobody
         // touch the signals it keeps for itself, and its own posix_spawn(3) leaves
         // just those ignored.
