@@ -466,7 +466,7 @@ fn what_holds_a_narrower_entry_cannot_be_renamed_away() {
     let bind = format!("{}:/work/.git/hooks", user.path("work/.git/hooks").display());
     let script = "mv .git old && mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit; \
                   rm -rf .git; echo more > .git/index";
-    let options = ["--workspace", "work", "--ro-bind", &bind];
+    let options = ["--workspace", "work:/work", "--ro-bind", &bind];
     let output = user.script(&options, script).output().expect("a launch");
     assert_eq!(fs::read_to_string(hooks).unwrap(), "of the owner", "{}", user::text(&output));
     assert_eq!(fs::read_to_string(user.path("work/.git/index")).unwrap(), "more\n");

@@ -663,7 +663,7 @@ fn another_way_to_what_is_protected_is_found() {
         site.directory(name);
     }
     // Below a view, where only the mount table tells of it.
-    let found = mounted(&site, "mount --bind work tool/in", "--workspace work --bind tool:/opt/e");
+    let found = mounted(&site, "mount --bind work tool/in", "--workspace work:/work --bind tool:/opt/e");
     wrong(&found, &["workspace:protected /opt/e/in/.codex"]);
     has(&found, "ok", "workspace:protected /work/.codex");
 }
