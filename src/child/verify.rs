@@ -57,7 +57,7 @@ fn take(probe: &Probe) -> Answer {
         Probe::ConnectAbstract { name } => reach::connect_unix(name, true, libc::SOCK_STREAM),
         Probe::ConnectTcp { port, v6 } => reach::connect_tcp(*port, *v6),
         Probe::SendUdp { port } => reach::send_udp(*port),
-        Probe::SharedMemory { key } => reach::shared_memory(*key),
+        Probe::SharedMemory { id } => reach::shared_memory(*id),
         Probe::MessageQueue { name } => reach::message_queue(name),
         Probe::RefusedCall => reach::descriptor_of_another(),
         Probe::UserNamespace => reach::user_namespace(),

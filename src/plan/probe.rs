@@ -76,8 +76,8 @@ pub enum Probe {
     },
     /// Is there such a System V segment?
     SharedMemory {
-        /// Its key.
-        key: i32,
+        /// Its identifier.
+        id: i32,
     },
     /// Is there such a POSIX queue?
     MessageQueue {

@@ -1,33 +1,45 @@
 //! System V shared memory and POSIX message queues, which are found by name.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use super::Errno;
 
-/// A segment of one page, removed when it is dropped.
+/// A segment of one page, which is there as long as this process has it: one that
+/// is killed leaves nothing.
 #[derive(Debug)]
 pub struct SharedMemory {
     id: i32,
+    address: *const libc::c_void,
 }
 
 impl SharedMemory {
-    /// shmget(2) of a new segment.
+    /// shmget(2) of a new segment, attached, and removed from the moment on that
+    /// nobody is attached. It has no key, and can be found by its identifier.
     ///
     /// # Errors
     ///
-    /// EEXIST where the key is taken; ENOSPC at the limit of the namespace.
-    pub fn new(key: i32) -> Result<SharedMemory, Errno> {
-        let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
+    /// ENOSPC at the limit of the namespace.
+    pub fn new() -> Result<SharedMemory, Errno> {
         // SAFETY: no memory is involved.
-        let id = Errno::result(unsafe { libc::shmget(key, 4096, flags) })?;
-        Ok(SharedMemory { id })
+        let id = Errno::result(unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o600) })?;
+        // SAFETY: the kernel chooses an address where nothing is.
+        let address = unsafe { libc::shmat(id, std::ptr::null(), 0) };
+        let attached = Errno::result(address as isize).map(drop);
+        // SAFETY: IPC_RMID reads no buffer.
+        unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        attached.map(|()| SharedMemory { id, address })
+    }
+
+    /// Its identifier.
+    pub fn id(&self) -> i32 {
+        self.id
     }
 }
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: IPC_RMID reads no buffer, and nobody has attached the segment.
-        unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) };
+        // SAFETY: it is attached there, and nobody reads or writes it.
+        unsafe { libc::shmdt(self.address) };
     }
 }
 
@@ -60,7 +72,33 @@ impl MessageQueue {
 
 impl Drop for MessageQueue {
     fn drop(&mut self) {
-        // SAFETY: the name ends in NUL.
-        unsafe { libc::syscall(libc::SYS_mq_unlink, self.name.as_ptr()) };
+        unlink_queue(&self.name);
+    }
+}
+
+/// mq_unlink(2); `name` without a slash. One that is not there is well.
+pub fn unlink_queue(name: &CStr) {
+    // SAFETY: the name ends in NUL.
+    unsafe { libc::syscall(libc::SYS_mq_unlink, name.as_ptr()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::reach;
+
+    #[test]
+    fn what_is_kept_is_found_by_who_shares_the_namespace_and_gone_when_dropped() {
+        let memory = SharedMemory::new().unwrap();
+        let id = memory.id();
+        assert_eq!(reach::shared_memory(id), Ok(0));
+        drop(memory);
+        assert_eq!(reach::shared_memory(id), Err(Errno::EINVAL));
+
+        let name = CString::new(format!("cellblock-test-{}", std::process::id())).unwrap();
+        let queue = MessageQueue::new(name.clone()).unwrap();
+        assert_eq!(reach::message_queue(&name), Ok(0));
+        drop(queue);
+        assert_eq!(reach::message_queue(&name), Err(Errno::ENOENT));
     }
 }

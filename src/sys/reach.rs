@@ -264,10 +264,11 @@ fn connected(socket: &OwnedFd) -> Answer {
     if error == 0 { Ok(0) } else { Err(Errno::from_raw(error)) }
 }
 
-/// shmget(2) of a segment that is there.
-pub fn shared_memory(key: i32) -> Answer {
-    // SAFETY: no memory is involved.
-    Errno::result(unsafe { libc::shmget(key, 0, 0) }).map(|_| 0)
+/// `IPC_STAT` of a segment that is there; EINVAL where it is not.
+pub fn shared_memory(id: i32) -> Answer {
+    let mut facts = MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: `facts` has room for what the kernel writes.
+    Errno::result(unsafe { libc::shmctl(id, libc::IPC_STAT, facts.as_mut_ptr()) }).map(|_| 0)
 }
 
 /// mq_open(2) of a queue that is there; `name` without its slash, as the kernel

@@ -1,15 +1,20 @@
 //! The launcher as a harness: while a cell is tested it listens and shares
 //! memory under names that nobody knows, and the cell must not find it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
 use super::{Check, Expect, text};
 use crate::plan::Probe;
-use crate::sys::ipc::{MessageQueue, SharedMemory};
+use crate::sys::ipc::{self, MessageQueue, SharedMemory};
+use crate::sys::{clone, fd, signal, tty};
 
 /// What it holds; dropping it takes all of it away. What could not be made is
 /// told as untestable.
@@ -19,8 +24,8 @@ pub(super) struct Harness {
     listener: Option<UnixListener>,
     tcp: Option<(TcpListener, u16)>,
     udp: Option<(UdpSocket, u16)>,
-    memory: Option<(SharedMemory, i32)>,
-    queue: Option<MessageQueue>,
+    memory: Option<SharedMemory>,
+    queue: Option<(MessageQueue, Keeper)>,
 }
 
 impl Harness {
@@ -29,7 +34,6 @@ impl Harness {
         // The standard library takes the keys of its hashes from the kernel's random numbers.
         let number = RandomState::new().build_hasher().finish();
         let name = format!("cellblock-{number:016x}");
-        let key = (number as i32 & i32::MAX).max(1);
         let address = SocketAddr::from_abstract_name(&name);
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok();
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok();
@@ -37,8 +41,8 @@ impl Harness {
             listener: address.and_then(|address| UnixListener::bind_addr(&address)).ok(),
             tcp: tcp.and_then(|tcp| tcp.local_addr().ok().map(|address| (tcp, address.port()))),
             udp: udp.and_then(|udp| udp.local_addr().ok().map(|address| (udp, address.port()))),
-            memory: SharedMemory::new(key).ok().map(|memory| (memory, key)),
-            queue: CString::new(&*name).ok().and_then(|name| MessageQueue::new(name).ok()),
+            memory: SharedMemory::new().ok(),
+            queue: CString::new(&*name).ok().and_then(queue),
             name,
         }
     }
@@ -57,7 +61,7 @@ impl Harness {
         let port = |port: Option<u16>| port.map_or_else(String::new, |port| format!("127.0.0.1:{port}"));
         let tcp = self.tcp.as_ref().map(|(_, port)| *port);
         let udp = self.udp.as_ref().map(|(_, port)| *port);
-        let key = self.memory.as_ref().map(|(_, key)| *key);
+        let memory = self.memory.as_ref().map(SharedMemory::id);
         vec![
             denied(
                 "harness:abstract-socket",
@@ -68,8 +72,8 @@ impl Harness {
             denied("harness:udp", port(udp), udp.map(|port| Probe::SendUdp { port })),
             denied(
                 "harness:shared-memory",
-                key.map_or_else(String::new, |key| format!("key {key:#x}")),
-                key.map(|key| Probe::SharedMemory { key }),
+                memory.map_or_else(String::new, |id| format!("id {id}")),
+                memory.map(|id| Probe::SharedMemory { id }),
             ),
             denied(
                 "harness:message-queue",
@@ -77,5 +81,42 @@ impl Harness {
                 self.queue.as_ref().map(|_| Probe::MessageQueue { name: text(&self.name) }),
             ),
         ]
+    }
+}
+
+fn queue(name: CString) -> Option<(MessageQueue, Keeper)> {
+    let keeper = Keeper::new(&name)?;
+    Some((MessageQueue::new(name).ok()?, keeper))
+}
+
+/// A process that removes a queue should the launcher be killed: the kernel itself
+/// never does.
+#[derive(Debug)]
+struct Keeper {
+    pid: i32,
+    _launcher_lives: OwnedFd,
+}
+
+impl Keeper {
+    fn new(name: &CStr) -> Option<Keeper> {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).ok()?;
+        match clone::copy().ok()? {
+            0 => {
+                // What is sent to the launcher's group is not meant for it.
+                let _ = tty::new_session();
+                // The end of the pipe is the launcher's, and that of all that it has started.
+                let _ = fd::close_all_but(read.as_raw_fd()).and_then(|()| fd::wait_byte(read.as_raw_fd()));
+                ipc::unlink_queue(name);
+                clone::exit(0)
+            }
+            pid => Some(Keeper { pid, _launcher_lives: write }),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        signal::send(self.pid, libc::SIGKILL);
+        let _ = clone::wait(self.pid);
     }
 }

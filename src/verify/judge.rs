@@ -86,11 +86,8 @@ impl Outcome {
             }
             // These tell that it is there.
             (Some(Probe::Signal { .. }), errno) if errno != Errno::ESRCH => Outcome::Reached(0),
-            (Some(Probe::SharedMemory { .. } | Probe::MessageQueue { .. }), errno)
-                if errno != Errno::ENOENT =>
-            {
-                Outcome::Reached(0)
-            }
+            (Some(Probe::SharedMemory { .. }), errno) if errno != Errno::EINVAL => Outcome::Reached(0),
+            (Some(Probe::MessageQueue { .. }), errno) if errno != Errno::ENOENT => Outcome::Reached(0),
             // A filter's answer, as the kernel has no such; another call may tell.
             (Some(Probe::Stat { .. }), Errno::EPERM | Errno::ENOSYS)
             | (Some(Probe::List { .. } | Probe::Open { .. } | Probe::Make { .. }), Errno::ENOSYS) => {
@@ -149,7 +146,7 @@ mod tests {
             (open(), Refused(Errno::EMFILE), Verdict::Untestable),
             (Probe::Signal { pid: 9 }, Refused(Errno::ESRCH), Verdict::Ok),
             (Probe::Signal { pid: 9 }, Refused(Errno::EPERM), Verdict::Leak),
-            (Probe::SharedMemory { key: 9 }, Refused(Errno::EACCES), Verdict::Leak),
+            (Probe::SharedMemory { id: 9 }, Refused(Errno::EACCES), Verdict::Leak),
             (Probe::RefusedCall, Refused(Errno::EBADF), Verdict::Leak),
             (Probe::RefusedCall, Refused(Errno::EPERM), Verdict::Ok),
         ] {

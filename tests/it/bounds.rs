@@ -104,7 +104,7 @@ fn init_keeps_its_share_of_the_processors() {
     BufReader::new(stdout).read_line(&mut said).expect("a line");
     let init = init_of(launcher.id() as i32);
     let share = fs::read_to_string(format!("/proc/{init}/autogroup")).expect("init's");
-    user::end(&mut launcher);
+    launcher.kill().and_then(|()| launcher.wait()).expect("it ends");
     assert_eq!(said, "written\n");
     assert!(share.ends_with(" nice 0\n"), "{share}");
     // In sealed mode it cannot be written, by Landlock and by the mount.

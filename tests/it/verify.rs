@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::cell::Ground;
 use crate::site::{Site, stderr};
 use crate::skip;
+use crate::user::eventually;
 
 /// A site with this run's state, another's, a tool and a secret.
 fn site() -> Option<Site> {
@@ -507,6 +508,32 @@ fn nothing_of_the_test_stays() {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let is_the_launchers = |line: &&str| line.split_ascii_whitespace().nth(4) == Some(&pid);
     assert_eq!(table.lines().find(is_the_launchers), None);
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_no_segment_and_no_queue() {
+    let Some(site) = site() else { return };
+    let mut killed = Vec::new();
+    for milliseconds in 0..12 {
+        let mut launcher = site.command(site.program()).arg("verify").stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let _ = launcher.kill();
+        launcher.wait().unwrap();
+        killed.push(launcher.id().to_string());
+    }
+    // key shmid perms size cpid …; a cell may still be ending with its launcher.
+    let is_left =
+        |line: &str| line.split_ascii_whitespace().nth(4).is_some_and(|pid| killed.contains(&pid.to_owned()));
+    let segments = || fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    eventually("segments go", || (!segments().lines().any(is_left)).then_some(()));
+    // Other tests have queues too, which go with them.
+    let queues = || {
+        let names =
+            fs::read_dir("/dev/mqueue").into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("cellblock-")).collect::<Vec<_>>()
+    };
+    let left = queues();
+    eventually("queues go", || (!queues().iter().any(|name| left.contains(name))).then_some(()));
 }
 
 #[test]
