@@ -1,21 +1,26 @@
 //! What the host has: probed once, before anything is planned, and from then
 //! on a plain value.
 
+pub mod links;
+mod system;
+pub mod worktree;
+
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::input;
 use crate::limits::rlimits::Rlimits;
-use crate::policy::Layer;
+use crate::policy::{Layer, System};
 use crate::sys::fd::{self, Identity};
 use crate::sys::{Errno, errno, landlock, seccomp};
+pub use system::SystemEntry;
 
 /// The facts about a host that a plan rests on.
 #[derive(Clone, Debug, Default)]
@@ -28,9 +33,12 @@ pub struct Host {
     pub seccomp: bool,
     /// The launcher's own resource limits.
     pub limits: Rlimits,
-    /// The links and directories beside `/usr`, and the entries of `/etc` that
-    /// the minimal system view takes over, where the host has them.
+    /// What the policy's `filesystem.system` shows, where the host has it.
     pub system: Vec<(PathBuf, SystemEntry)>,
+    /// What lies in those entries and not every user may read. No cell sees it.
+    pub unreadable: Vec<PathBuf>,
+    /// Where links lead that only root can change, by the path that the policy says.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// The entries of `/proc` worth masking that this kernel has, and whether
     /// each is a directory.
     pub proc_masks: Vec<(&'static str, bool)>,
@@ -38,6 +46,8 @@ pub struct Host {
     pub own_filter: Option<Result<Vec<u8>, Errno>>,
     /// Layers whose namespace a first clone was refused.
     pub refused: Vec<Layer>,
+    /// A number that no cell can guess.
+    pub salt: u128,
     /// Every path that the policy names.
     pub files: BTreeMap<PathBuf, Lookup>,
     /// The places of the cell that the kernel refused an overlay for.
@@ -55,18 +65,6 @@ pub struct Ids {
     pub gid: u32,
     /// Whether the launcher is root, and so writes the id maps for the child.
     pub started_by_root: bool,
-}
-
-/// One entry of the system view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SystemEntry {
-    /// A link into `/usr`, and what it says.
-    Link(PathBuf),
-    /// A directory, or a file too large to copy, by its real path.
-    View(PathBuf, File),
-    /// A file of `/etc`, by its content: a copy costs less than a mount, and
-    /// does not stand in the mount table.
-    Copy(Arc<[u8]>),
 }
 
 /// What a path leads to.
@@ -141,43 +139,6 @@ impl Kind {
     }
 }
 
-/// Beside `/usr`: links into it on a merged system, directories on others.
-const BESIDE_USR: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-
-/// What programs cannot start or name things without. No more: `/etc` also
-/// holds the host's own configuration.
-const ETC: [&str; 23] = [
-    // The loader's.
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    // Debian keeps cc, awk, which and some sixty more behind these links.
-    "/etc/alternatives",
-    // The resolver's.
-    "/etc/nsswitch.conf",
-    "/etc/host.conf",
-    "/etc/gai.conf",
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/protocols",
-    "/etc/services",
-    // Certificates.
-    "/etc/ssl",
-    "/etc/pki",
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    // Time and system names.
-    "/etc/localtime",
-    "/etc/timezone",
-    "/etc/os-release",
-    // Shells'.
-    "/etc/profile",
-    "/etc/bash.bashrc",
-    "/etc/bashrc",
-    "/etc/inputrc",
-    "/etc/shells",
-];
-
 /// Entries of `/proc` that speak of the host or let it be commanded. Those that
 /// only root may read are covered all the same: each layer holds alone.
 const PROC_MASKS: [&str; 33] = [
@@ -220,29 +181,31 @@ impl Host {
     /// Looks at the kernel, the system, the policy's own filter and each of `paths`.
     pub fn probe(
         ids: Ids,
-        with_system: bool,
+        system: System,
         own_filter: Option<&Path>,
         paths: impl IntoIterator<Item = PathBuf>,
     ) -> Host {
-        let system = BESIDE_USR.iter().chain(&ETC).map(PathBuf::from).filter(|_| with_system);
+        let system = system::probe(system);
+        let mut files = system.around;
+        files.extend(paths.into_iter().map(|path| {
+            let lookup = look_up(&path);
+            (path, lookup)
+        }));
         Host {
             ids,
             landlock: landlock::abi(),
             seccomp: seccomp::is_available(),
             limits: Rlimits::own(),
-            system: system.filter_map(|path| Some((path.clone(), system_entry(&path)?))).collect(),
+            system: system.entries,
+            unreadable: system.unreadable,
+            links: Vec::new(),
+            salt: salt(),
             proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
             own_filter: own_filter.map(read_small),
             refused: Vec::new(),
             without_overlay: Vec::new(),
             listings: BTreeMap::new(),
-            files: paths
-                .into_iter()
-                .map(|path| {
-                    let lookup = look_up(&path);
-                    (path, lookup)
-                })
-                .collect(),
+            files,
         }
     }
 
@@ -286,29 +249,15 @@ fn proc_mask(name: &'static str) -> Option<(&'static str, bool)> {
     Some((name, metadata.is_dir()))
 }
 
+/// 128 bits of the kernel's randomness, by way of the keys of a hash.
+fn salt() -> u128 {
+    let half = || u128::from(RandomState::new().hash_one(()));
+    half() << 64 | half()
+}
+
 /// Reads a file of at most a megabyte; EFBIG where it is larger.
 fn read_small(path: &Path) -> Result<Vec<u8>, Errno> {
     input::read(path, 1 << 20).map_err(|error| errno(&error))
-}
-
-/// One entry of the system view; `None` where the host has none.
-fn system_entry(path: &Path) -> Option<SystemEntry> {
-    let (real, file) = match look_up(path) {
-        Lookup::Found(file) => (path.to_owned(), file),
-        Lookup::Link { target, real: Some((real, _)) } if real.starts_with("/usr") => {
-            return Some(SystemEntry::Link(target));
-        }
-        Lookup::Link { real: Some((real, file)), .. } => (real, file),
-        Lookup::Link { real: None, .. } | Lookup::Missing | Lookup::Failed(_) => return None,
-    };
-    match file.kind {
-        Kind::File if path.starts_with("/etc") => Some(match read_small(&real) {
-            Ok(content) => SystemEntry::Copy(content.into()),
-            Err(_) => SystemEntry::View(real, file),
-        }),
-        Kind::File | Kind::Directory => Some(SystemEntry::View(real, file)),
-        Kind::Fifo | Kind::Socket | Kind::Device => None,
-    }
 }
 
 /// Looks at one path without following a link, and says where a link leads.

@@ -194,8 +194,14 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
 fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Result<verify::Line, Error> {
     let object = command[0].to_string_lossy().into_owned();
     let request = request(command);
-    let plan = plan::build(policy, &launch::probe(policy, ids)?, &request)?;
-    let error = launch::program::check(&launch::program::Run { policy, ids, request: &request, plan: &plan });
+    let (policy, host) = launch::probe(policy, ids)?;
+    let plan = plan::build(&policy, &host, &request)?;
+    let error = launch::program::check(&launch::program::Run {
+        policy: &policy,
+        ids,
+        request: &request,
+        plan: &plan,
+    });
     let seen =
         error.map(|error| [error.cause, error.remedy].into_iter().flatten().collect::<Vec<_>>().join("; "));
     Ok(verify::Line::of_program(object, seen))
@@ -228,7 +234,8 @@ fn print_plan(options: PlanOptions) -> Result<u8, Error> {
     let request = request(options.command);
     let for_plan = launch::Options { ids, ..launch::Options::default() };
     launch::first_calls::survive(Some(&policy), &for_plan)?;
-    let plan = plan::build(&policy, &launch::probe(&policy, ids)?, &request)?;
+    let (policy, host) = launch::probe(&policy, ids)?;
+    let plan = plan::build(&policy, &host, &request)?;
     let run = launch::program::Run { policy: &policy, ids, request: &request, plan: &plan };
     let missing = launch::program::check(&run);
     print(&if options.json { plan.to_json() } else { plan.to_string() })?;
@@ -263,6 +270,7 @@ fn show_policy(options: ShowOptions) -> Result<(), Error> {
 fn check_policy(options: CheckOptions) -> Result<bool, Error> {
     let (policy, unused) = load_and_unused(&options.cell)?;
     plan::check(&policy)?;
+    let policy = host::links::followed(&policy, |_| true).map_or(policy, |(policy, _)| policy);
     // Root may check a policy without a word on who shall run it.
     let ids = launch::ids::resolve(options.cell.run_as).ok();
     let mut warnings: Vec<lint::Warning> = unused.iter().map(|name| lint::unused_variable(name)).collect();

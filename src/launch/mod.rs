@@ -16,6 +16,7 @@ mod supervise;
 mod sweep;
 mod terminal;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, printable};
 use crate::evidence::Report;
-use crate::host::{Host, Ids};
+use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
-use crate::policy::{Mode, Policy, System};
+use crate::policy::{Mode, Policy};
 use crate::sys::{Call, Failure, credentials};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};
@@ -173,7 +174,12 @@ fn launch(
         terminal: stdio.terminal.is_some(),
         cgroup: leaf.is_some(),
     };
-    let (mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    let (policy, mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    let policy = &*policy;
+    let hint = ids::as_run(options.ids, || Ok(hint_at_repository(policy, &host)))?;
+    if let Some(hint) = hint.filter(|_| options.runs()) {
+        told.note(options, hint);
+    }
     // Kept until the cell has ended, which is what it is locked for.
     let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path, options.ids));
     let _work_directory = plan.work_directory.as_ref().map(take).transpose()?;
@@ -234,26 +240,62 @@ fn without_overlay(launch: &Launch, host: &mut Host, place: &Path) -> Result<Pla
 
 /// Makes what the policy wants made, and plans; but first whether the rest of
 /// the policy stands, so that a refused launch has made nothing.
-fn prepare(policy: &Policy, ids: Ids, request: &Request) -> Result<(Host, Plan), Error> {
-    let host = probe(policy, ids)?;
-    let plan = plan::build(policy, &host, request)?;
+fn prepare<'a>(
+    policy: &'a Policy,
+    ids: Ids,
+    request: &Request,
+) -> Result<(Cow<'a, Policy>, Host, Plan), Error> {
+    let (policy, host) = probe(policy, ids)?;
+    let plan = plan::build(&policy, &host, request)?;
     if plan.is_whole() {
-        return Ok((host, plan));
+        return Ok((policy, host, plan));
     }
     ids::as_run(ids, || prepare::make_missing(&plan.prepare))?;
-    let host = probe(policy, ids)?;
-    let plan = plan::build(policy, &host, request)?;
-    Ok((host, plan))
+    let host = Host { links: host.links, ..ids::as_run(ids, || Ok(look(&policy, ids)))? };
+    let plan = plan::build(&policy, &host, request)?;
+    Ok((policy, host, plan))
 }
 
 /// Looks at all that a plan for this policy rests on, as the id of the run:
-/// what root alone can see is not what the run will find.
+/// what root alone can see is not what the run will find. Links that only root can
+/// change are followed: the policy then has what they lead to.
 ///
 /// # Errors
 ///
 /// When this process cannot take that id.
-pub fn probe(policy: &Policy, ids: Ids) -> Result<Host, Error> {
+pub fn probe(policy: &Policy, ids: Ids) -> Result<(Cow<'_, Policy>, Host), Error> {
+    ids::as_run(ids, || {
+        let host = look(policy, ids);
+        let is_link = |path: &Path| matches!(host.files.get(path), Some(Lookup::Link { .. }));
+        let followed = match host.files.keys().any(|path| is_link(path)) {
+            true => links::followed(policy, is_link),
+            false => None,
+        };
+        Ok(match followed {
+            None => (Cow::Borrowed(policy), host),
+            Some((policy, links)) => {
+                let host = Host { links, ..look(&policy, ids) };
+                (Cow::Owned(policy), host)
+            }
+        })
+    })
+}
+
+fn look(policy: &Policy, ids: Ids) -> Host {
     let own_filter = policy.seccomp.file.as_ref().map(|file| &*file.path);
-    let with_system = policy.filesystem.system == System::Minimal;
-    ids::as_run(ids, || Ok(Host::probe(ids, with_system, own_filter, plan::paths(policy))))
+    Host::probe(ids, policy.filesystem.system, own_filter, plan::paths(policy))
+}
+
+/// Says which repository a workspace without one of its own lacks.
+fn hint_at_repository(policy: &Policy, host: &Host) -> Option<String> {
+    let link = policy.workspace.as_ref()?.dir.join(".git");
+    if !matches!(host.files.get(&link), Some(Lookup::Found(file)) if file.kind == Kind::File) {
+        return None;
+    }
+    let repository = worktree::unseen(policy)?;
+    let repository = printable(&repository.to_string_lossy()).to_string();
+    Some(format!(
+        "git finds no repository in the workspace: it is in {repository}, which the cell does not see (--bind \
+         {repository} --ro-bind {repository}/hooks --ro-bind {repository}/config)"
+    ))
 }

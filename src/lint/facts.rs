@@ -15,7 +15,7 @@ use nix::unistd::{getgroups, getppid};
 
 use super::places::{CREDENTIALS, SOCKETS};
 use super::service::{Service, Socket};
-use crate::host::Ids;
+use crate::host::{Ids, worktree};
 use crate::policy::Policy;
 use crate::sockets;
 use crate::sys::landlock;
@@ -36,6 +36,8 @@ pub struct Facts {
     pub policy_files: Vec<PathBuf>,
     /// The paths of the policy that are not there.
     pub missing: Vec<PathBuf>,
+    /// The repository of the workspace, where it lies elsewhere and no view shows it.
+    pub repository: Option<PathBuf>,
     /// Path sockets that somebody listens on.
     pub sockets: Vec<Socket>,
     /// Files and directories with credentials, below the homes.
@@ -102,6 +104,7 @@ impl Facts {
             harness: harness(),
             policy_files: policies.iter().filter_map(|path| fs::canonicalize(path).ok()).collect(),
             missing: missing(policy),
+            repository: worktree::unseen(policy),
             sockets: sockets(&homes),
             credentials: in_homes(&homes, &CREDENTIALS).filter(|path| path.exists()).collect(),
             listeners: listeners(),

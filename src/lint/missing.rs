@@ -37,7 +37,24 @@ pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Vec<Warning> {
             "make it first, correct the name, or write `optional = true` for a view that may be absent",
         )
     });
-    missing.collect()
+    missing.chain(repository(policy, facts)).collect()
+}
+
+/// A linked worktree and a submodule hold a file `.git` that names a directory.
+fn repository(policy: &Policy, facts: &Facts) -> Option<Warning> {
+    let (workspace, repository) = (policy.workspace.as_ref()?, facts.repository.as_ref()?.display());
+    let dir = workspace.dir.display();
+    Some(warning(
+        "repository-not-shown",
+        &workspace.origin,
+        format!("git finds no repository in {dir}: it is in {repository}, which no view shows"),
+        "the workspace is a linked worktree or a submodule, and git in the cell says `not a git repository`",
+        format!(
+            "show it at its own path (--bind {repository} --ro-bind {repository}/hooks --ro-bind \
+             {repository}/config), and write `at = \"{dir}\"` for the workspace: elsewhere `git worktree prune` in \
+             the cell would take it for gone"
+        ),
+    ))
 }
 
 /// A variable of `--var` that no file has asked for.

@@ -34,7 +34,7 @@ impl<'a> Views<'a> {
         let mut add = |source: &'a Path, place: &'a Path, is_writable, kind, origin: &Origin| {
             all.push(View { source, place, is_writable, kind, origin: origin.clone() });
         };
-        if policy.filesystem.system == System::Minimal {
+        if policy.filesystem.system != System::None {
             let usr = Path::new("/usr");
             add(usr, usr, false, "view", &"filesystem.system".into());
         }

@@ -125,9 +125,11 @@ pub struct Filesystem {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// `/usr` and its links, and of `/etc` what programs cannot start without.
+    /// `/usr` and its links, and of `/etc` and `/var/lib` what programs below `/usr` read.
     #[default]
     Minimal,
+    /// The same, and all of `/etc` that every user of the host may read.
+    Full,
     /// Nothing: every file of the cell is named by the policy.
     None,
 }
@@ -395,6 +397,24 @@ pub enum Layer {
     Network,
     /// The cgroup namespace.
     Cgroup,
+}
+
+impl Policy {
+    /// Every path on the host that the cell is built of.
+    pub fn host_paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let Filesystem { ro_bind, bind, .. } = &mut self.filesystem;
+        let RunScope { hide, expose, create } = &mut self.run;
+        let channel = self.channel.iter_mut().flat_map(|channel| {
+            let Channel { dir, fifo, lock, read_only, execute, .. } = channel;
+            let entries = [fifo, lock, read_only, execute].into_iter().flatten();
+            entries.map(|entry| &mut entry.path).chain([dir])
+        });
+        let binds = ro_bind.iter_mut().chain(bind).map(|bind| &mut bind.src);
+        let scope = hide.iter_mut().chain(create).map(|entry| &mut entry.path);
+        let exposures = expose.iter_mut().map(|expose| &mut expose.path);
+        let workspace = self.workspace.iter_mut().map(|workspace| &mut workspace.dir);
+        binds.chain(scope).chain(exposures).chain(channel).chain(workspace)
+    }
 }
 
 impl Filesystem {

@@ -469,6 +469,7 @@ mod tests {
     use super::*;
     use crate::cli::CellOptions;
     use crate::host::{Host, Ids};
+    use crate::policy::System;
     use crate::policy::load::load;
     use crate::verify::Request;
 
@@ -487,7 +488,7 @@ mod tests {
         let hide = ["inst/runs", "inst/secrets"].map(Into::into).to_vec();
         let options = CellOptions { hide, ..options(dir.path()) };
         let policy = load(&options, &|_| None, dir.path()).unwrap();
-        let host = Host::probe(Ids::default(), false, None, crate::plan::paths(&policy));
+        let host = Host::probe(Ids::default(), System::None, None, crate::plan::paths(&policy));
         let request = Request::default();
         let scene = Scene::new(&request, &policy, &host);
         let mut checks = Vec::new();

@@ -507,6 +507,26 @@ const MISTAKES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
+fn nothing_counts_what_is_hidden_in_a_directory() {
+    let Some(user) = user::User::new() else { return };
+    for name in ["inst/deep/x/y", "inst/s1", "inst/s2", "inst/s3", "inst/deep/s4"] {
+        user.directory(name);
+    }
+    let inst = user.path("inst").display().to_string();
+    // Sizes, links, inode numbers, and how much of its file system each is.
+    let script =
+        format!("cd {inst} && stat -c '%s %h %i %b' . deep deep/x && stat -f -c '%c %d %b %f' . deep");
+    let told = |hidden: &[&str]| {
+        let hidden = hidden.iter().flat_map(|name| ["--hide".to_owned(), format!("{inst}/{name}")]);
+        let options: Vec<String> = ["--ro-bind".to_owned(), inst.clone()].into_iter().chain(hidden).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        user::text(&user.script(&options, &script).output().expect("it starts"))
+    };
+    let few = told(&["deep/x/y"]);
+    assert_eq!(told(&["deep/x/y", "s1", "s2", "s3", "deep/s4", "deep/x/absent"]), few);
+}
+
+#[test]
 fn a_scope_that_contradicts_itself_is_refused_with_its_rule() {
     let Some(instance) = Instance::new() else { return };
     symlink("nowhere", instance.path("dangling")).expect("symlink");

@@ -366,7 +366,7 @@ impl Scenario {
             terminal: self.terminal,
             ..Request::default()
         };
-        plan::build(&policy, &cellblock::launch::probe(&policy, ids).unwrap(), &request).unwrap()
+        plan::build(&policy, &cellblock::launch::probe(&policy, ids).unwrap().1, &request).unwrap()
     }
 
     /// Touches a file that shows that it ran.

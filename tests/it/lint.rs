@@ -57,6 +57,7 @@ fn host() -> Facts {
         ],
         policy_files: vec!["/srv/harness/cell.toml".into()],
         missing: vec!["/srv/instance/x/none".into()],
+        repository: None,
         sockets: vec![socket("/run/docker.sock"), socket("/srv/instance/run/control.sock")],
         credentials: ["/home/me/.aws", "/home/me/.codex/auth.json"].map(PathBuf::from).into(),
         listeners: [
@@ -278,11 +279,13 @@ fn of_many_some_are_named() {
 fn every_warning_is_explained() {
     let mut facts = Facts { groups: vec!["docker".into()], cloud: Some("Azure"), ..host() };
     facts.missing.push("/srv/instance/x".into());
+    facts.repository = Some("/srv/main/.git".into());
     let words = [
         &["--bind", "/home", "--bind", "/usr/bin", "--ro-bind", "/srv/harness", "--ro-bind", "/run"][..],
         &["--net", "host", "--env", "TOKEN", "--channel", "/tmp/c", "--mode", "nested"],
         &["--without", "seccomp", "--allow-missing", "landlock"],
         &["--ro-bind", "/srv/instance/x", "--hide", "/srv/instance/x/none"],
+        &["--workspace", "/srv/tree"],
     ];
     let granted_whole = text("[channel]\ndir = '/chan'\nreplaceable = true\nlock = ['l']");
     let found = [lint(&flags(&words.concat()), &facts), lint(&granted_whole, &facts)].concat();

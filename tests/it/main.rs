@@ -36,6 +36,7 @@ mod site;
 mod skip;
 mod snapshot;
 mod streams;
+mod system;
 mod terminal;
 mod undermine;
 mod user;

@@ -71,7 +71,7 @@ fn bind() -> impl Strategy<Value = Bind> {
 
 prop_compose! {
     fn filesystem()(
-        system in select(vec![System::Minimal, System::None]),
+        system in select(vec![System::Minimal, System::Full, System::None]),
         ro_bind in prop::collection::vec(bind(), 0..3),
         bind in prop::collection::vec(bind(), 0..3),
         tmpfs in prop::collection::vec((path(), prop::option::of(1u64..1 << 50)), 0..3),

@@ -388,7 +388,8 @@ fn to_show(run: &Run, program: &Path) -> Option<String> {
             policy.environment.pass.push("PATH".to_owned());
             flags.push("--env PATH".to_owned());
         }
-        let plan = plan::build(&policy, &probe(&policy, run.ids).ok()?, run.request).ok()?;
+        let (policy, host) = probe(&policy, run.ids).ok()?;
+        let plan = plan::build(&policy, &host, run.request).ok()?;
         first_problem(&plan).is_none().then(|| format!("show it: {}", flags.join(" ")))
     })
 }

@@ -1,12 +1,14 @@
 //! What no view may show: absent from a view that is read-only, masked in one
 //! that is not.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Content, Node, Tree, at, wrong_kind};
+use super::{Content, Node, Tree, at, made_up, wrong_kind};
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup};
 use crate::plan::landlock::Grant;
@@ -50,9 +52,31 @@ impl Means {
     }
 }
 
-/// One entry of an overlay's upper layer, by its path in the view: a directory
-/// and its mode, or a whiteout.
-pub(super) type Upper = BTreeMap<PathBuf, Option<u32>>;
+/// An overlay's upper layer, by the paths in the view.
+pub(super) type Upper = BTreeMap<PathBuf, Over>;
+
+/// One entry of an upper layer.
+#[derive(Clone, Debug)]
+pub(super) enum Over {
+    /// A directory of this mode, in which the view shows through.
+    Directory(u32),
+    /// Nothing, whatever the view has there.
+    Whiteout,
+    /// A file of the cell's own.
+    File(Arc<[u8]>),
+}
+
+/// The policy, where it also hides what of the system only some users may read.
+pub(super) fn with_unreadable<'a>(policy: &'a Policy, host: &Host) -> Cow<'a, Policy> {
+    if host.unreadable.is_empty() {
+        return Cow::Borrowed(policy);
+    }
+    let origin = Origin("filesystem.system".into());
+    let mut policy = policy.clone();
+    let entries = host.unreadable.iter().map(|path| Entry { path: path.clone(), origin: origin.clone() });
+    policy.run.hide.extend(entries);
+    Cow::Owned(policy)
+}
 
 /// A view of the host, by its place.
 struct View {
@@ -60,6 +84,8 @@ struct View {
     source: PathBuf,
     file: File,
     is_writable: bool,
+    /// What is laid over it already.
+    upper: Upper,
     node: Node,
 }
 
@@ -85,7 +111,8 @@ pub(super) fn to_list(policy: &Policy, host: &Host, view: &Path, source: &Path) 
     let between = inside.flat_map(|hidden| {
         hidden.path.ancestors().skip(1).take_while(|above| above.starts_with(source)).map(Path::to_owned)
     });
-    between.collect()
+    let own = (view == Path::new(made_up::ETC)).then(|| source.to_owned());
+    between.chain(own).collect()
 }
 
 /// Refuses what contradicts the hidden paths.
@@ -207,8 +234,8 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
     let mut report = Vec::new();
     let mut shown: BTreeSet<&Path> = BTreeSet::new();
     for view in views(tree) {
-        let mut upper = Upper::new();
-        let mut is_touched = false;
+        let mut upper = view.upper.clone();
+        let mut is_touched = !upper.is_empty();
         for hidden in &outermost {
             let Some(means) = hide_in(tree, &view, hidden, &mut upper)? else { continue };
             is_touched = true;
@@ -229,7 +256,7 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
         }
         if is_touched && !view.is_writable {
             if tree.host.without_overlay.contains(&view.place) {
-                rebuild(tree, policy, &view);
+                rebuild(tree, policy, &view, upper);
             } else {
                 let content = Content::Overlay { source: view.source, file: view.file, upper };
                 tree.nodes.insert(view.place, Node { content, ..view.node });
@@ -252,14 +279,16 @@ fn views(tree: &Tree) -> Vec<View> {
             source: source.clone(),
             file: *file,
             is_writable: attributes & READ_ONLY == 0,
+            upper: Upper::new(),
             node: node.clone(),
         }),
         // One that is to be without a name, which may have something to hide too.
-        Content::Overlay { source, file, .. } => Some(View {
+        Content::Overlay { source, file, upper } => Some(View {
             place: place.clone(),
             source: source.clone(),
             file: *file,
             is_writable: false,
+            upper: upper.clone(),
             node: node.clone(),
         }),
         Content::Stubs { source, file, .. } => Some(View {
@@ -267,6 +296,7 @@ fn views(tree: &Tree) -> Vec<View> {
             source: source.clone(),
             file: *file,
             is_writable: true,
+            upper: Upper::new(),
             node: node.clone(),
         }),
         _ => None,
@@ -331,7 +361,7 @@ fn not_maskable(view: &View, hidden: &Entry) -> Error {
 fn make_way(host: &Host, view: &View, below: &Path, upper: &mut Upper) {
     for directory in down_to(below) {
         if !matches!(host.file(&view.source.join(directory)), Lookup::Found(_)) {
-            upper.insert(directory.to_owned(), Some(0o755));
+            upper.insert(directory.to_owned(), Over::Directory(0o755));
         }
     }
 }
@@ -350,10 +380,10 @@ fn white_out(host: &Host, view: &View, hidden: &Entry, below: &Path, upper: &mut
                         .remedy(format!("hide {}, or leave it out", path.display())));
                 }
                 // What is above the whiteout shows this directory's mode.
-                upper.entry(part.to_owned()).or_insert(Some(file.mode));
+                upper.entry(part.to_owned()).or_insert(Over::Directory(file.mode));
             }
             _ => {
-                upper.insert(part.to_owned(), None);
+                upper.insert(part.to_owned(), Over::Whiteout);
                 break;
             }
         }
@@ -370,13 +400,25 @@ fn down_to(path: &Path) -> Vec<&Path> {
 
 /// The view as a tmpfs, with a view for each entry that is not hidden; a plain
 /// directory could not be made where it lies in another view.
-fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
+fn rebuild(tree: &mut Tree, policy: &Policy, view: &View, upper: Upper) {
     tree.notes.push(format!(
         "{}: built of single binds, as the kernel refuses an overlay of {}; the mount table names what is in it",
         view.place.display(),
         view.source.display()
     ));
     tree.nodes.insert(view.place.clone(), Node { content: Content::Sealed, ..view.node.clone() });
+    let absent: BTreeSet<PathBuf> = view
+        .upper
+        .iter()
+        .filter(|(_, over)| matches!(over, Over::Whiteout))
+        .map(|(below, _)| view.place.join(below))
+        .collect();
+    for (below, over) in upper {
+        if let Over::File(content) = over {
+            let node = Node { content: Content::File { content }, ..view.node.clone() };
+            tree.nodes.insert(view.place.join(below), node);
+        }
+    }
     // A file system may know a name by other spellings than the policy's.
     let identity = |path: &Path| tree.host.identity(path);
     let hidden: BTreeSet<_> = policy.run.hide.iter().filter_map(|hidden| identity(&hidden.path)).collect();
@@ -388,7 +430,7 @@ fn rebuild(tree: &mut Tree, policy: &Policy, view: &View) {
             let (place, source) = (place.join(name), source.join(name));
             let own = identity(&source);
             let is_hidden = policy.run.hides(&source) || own.is_some_and(|own| hidden.contains(&own));
-            if tree.nodes.contains_key(&place) || is_hidden {
+            if tree.nodes.contains_key(&place) || is_hidden || absent.contains(&place) {
                 continue;
             }
             if let Some(directory) = own.and_then(|own| listed.get(&own)) {

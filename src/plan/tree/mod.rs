@@ -193,7 +193,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     check(policy, host)?;
     let mut tree = Tree::new(host);
     tree.own_directories(policy);
-    if policy.filesystem.system == System::Minimal {
+    if policy.filesystem.system != System::None {
         tree.system(policy);
     }
     tree.proc(policy.mode);
@@ -211,8 +211,9 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
                 .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
+    let own = made_up::over_etc(&tree);
     // A view that is asked for shows what it has, with nothing built in laid
-    // over it, and the one link that is a mere convenience gives way to what
+    // over it but the cell's own files of /etc, and the one link that is a mere convenience gives way to what
     // needs a directory there.
     // But for the home, without which HOME would lead nowhere.
     let views = || asked.nodes.iter().filter(|(_, node)| node.content.is_of_the_host());
@@ -224,7 +225,9 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     tree.nodes.extend(asked.nodes);
     tree.work(policy);
     (tree.prepare, tree.notes, tree.work_directory) = (asked.prepare, asked.notes, asked.work_directory);
-    let hidden = hide::apply(&mut tree, policy)?;
+    made_up::lay_over(&mut tree, policy, own);
+    tree.names_of_links(policy);
+    let hidden = hide::apply(&mut tree, &hide::with_unreadable(policy, host))?;
     overlap::pin_parents(&mut tree);
     steps::order(tree, policy, with_rights, hidden)
 }
@@ -237,7 +240,8 @@ pub fn to_list(policy: &Policy, host: &Host) -> Vec<PathBuf> {
         SystemEntry::Link(_) | SystemEntry::Copy(_) => None,
     });
     let views = views(policy).chain(system);
-    views.flat_map(|(source, place)| hide::to_list(policy, host, place, source)).collect()
+    let hiding = hide::with_unreadable(policy, host);
+    views.flat_map(|(source, place)| hide::to_list(&hiding, host, place, source)).collect()
 }
 
 struct Tree<'a> {
@@ -324,7 +328,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// `/usr` and its links, and what `/etc` needs to hold.
+    /// What the host has of it, and the cell's own files of `/etc`.
     fn system(&mut self, policy: &Policy) {
         for (path, entry) in &self.host.system {
             // Without a network there is nobody to ask, and no other host to name.
@@ -332,7 +336,8 @@ impl<'a> Tree<'a> {
             if names_hosts && policy.network.mode == NetworkMode::None || policy.run.hides(path) {
                 continue;
             }
-            let grant = if path.starts_with("/etc") { Grant::Read } else { Grant::ReadExecute };
+            let is_settings = ["/etc", "/var", "/sys"].iter().any(|settings| path.starts_with(settings));
+            let grant = if is_settings { Grant::Read } else { Grant::ReadExecute };
             match entry {
                 SystemEntry::Link(target) => {
                     self.put_own(path, Content::Symlink { target: target.clone() }, Grant::Nothing);
@@ -346,6 +351,8 @@ impl<'a> Tree<'a> {
             }
         }
         self.put_own("/etc", Content::Directory, Grant::Read);
+        // Programs look here for limits: there is none to see.
+        self.put_own("/sys/fs/cgroup", Content::Directory, Grant::Read);
         for (path, content) in made_up::files(policy, self.host.ids) {
             if self.nodes.contains_key(Path::new(path)) {
                 continue;

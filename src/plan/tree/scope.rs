@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Tree, VIEW, at, bind, hide, to_be_made, wrong_kind};
+use super::{Content, Tree, VIEW, at, bind, hide, to_be_made, wrong_kind};
 use crate::error::Error;
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::plan::landlock::Grant;
@@ -71,6 +71,23 @@ impl Tree<'_> {
             }
         }
         Ok(())
+    }
+
+    /// An exposure and the channel stand at their real paths; a link stands where the
+    /// policy names them, unless something else is there.
+    pub(super) fn names_of_links(&mut self, policy: &Policy) {
+        for (name, real) in &self.host.links {
+            let is_exposed = policy.run.expose.iter().any(|expose| expose.path == *real);
+            let is_channel = policy
+                .channel
+                .iter()
+                .any(|channel| channel.dir == *real || channel.entries().any(|entry| entry.path == *real));
+            let is_free = self.nodes.keys().all(|place| !place.starts_with(name))
+                && self.holder(name).is_none_or(|(_, holder)| matches!(holder.content, Content::Directory));
+            if is_free && (is_exposed || is_channel) {
+                self.put_own(name, Content::Symlink { target: real.clone() }, Grant::Nothing);
+            }
+        }
     }
 }
 

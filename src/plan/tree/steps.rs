@@ -1,7 +1,7 @@
 //! From entries to steps: each mount point is made where it is ours to make,
 //! and was looked up where it is not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, text, text_of};
@@ -102,8 +102,15 @@ fn make_directory(path: impl AsRef<Path>, mode: u32) -> Result<Step, Error> {
     Ok(Step::MakeDirectory { path: text(path.as_ref())?, mode })
 }
 
+/// How many entries a directory of an upper layer has at least.
+const LEAST_ENTRIES: usize = 8;
+
 /// The steps so far.
 struct Steps {
+    /// What the names of padding begin with.
+    salt: u128,
+    /// How many of them there are.
+    padding: usize,
     /// Where overlays are put together. Their mount options name its
     /// directories, so that they name nothing of the host.
     scratch: PathBuf,
@@ -123,6 +130,8 @@ impl Steps {
             scratch.push('-');
         }
         Steps {
+            salt: tree.host.salt,
+            padding: 0,
             scratch: scratch.into(),
             overlays: 0,
             mounts: Vec::new(),
@@ -235,7 +244,10 @@ impl Steps {
         if self.overlays == 0 {
             self.mounts.push(make_directory(&self.scratch, 0o700)?);
             let place = text(&self.scratch)?;
-            self.fresh(TMPFS, &[("mode", "0700".to_owned())], place, VIEW, Stage::Mounts)?;
+            // statfs(2) of an overlay would tell how many inodes its upper layers have,
+            // but not where nobody counts them.
+            let options = [("mode", "0700".to_owned()), ("nr_inodes", "0".to_owned())];
+            self.fresh(TMPFS, &options, place, VIEW, Stage::Mounts)?;
         }
         let directory = self.scratch.join(self.overlays.to_string());
         self.overlays += 1;
@@ -243,13 +255,37 @@ impl Steps {
         Ok(directory)
     }
 
+    /// An upper layer. The size of a directory there counts its entries, and
+    /// stat(2) in the cell tells it: whiteouts of names that nobody can guess fill
+    /// each one up, so that it does not count what is hidden. The directories come
+    /// first, as their inodes are numbered in this order.
     fn upper(&mut self, over: &Path, upper: &hide::Upper) -> Result<(), Error> {
-        for (below, mode) in upper {
-            let path = over.join(below);
-            self.mounts.push(match mode {
-                Some(mode) => make_directory(&path, *mode)?,
-                None => Step::MakeWhiteout { path: text(&path)? },
-            });
+        let mut entries = BTreeMap::from([(Path::new(""), 0)]);
+        for (below, entry) in upper {
+            if let hide::Over::Directory(mode) = entry {
+                entries.entry(below).or_default();
+                self.mounts.push(make_directory(over.join(below), *mode)?);
+            }
+            *entries.entry(below.parent().unwrap_or(below)).or_default() += 1;
+        }
+        for (below, entry) in upper {
+            let path = text(&over.join(below))?;
+            match entry {
+                hide::Over::Directory(_) => {}
+                hide::Over::Whiteout => self.mounts.push(Step::MakeWhiteout { path }),
+                hide::Over::File(content) => {
+                    self.mounts.push(Step::MakeFile { path, content: content.clone() });
+                }
+            }
+        }
+        for (directory, count) in entries.into_iter().filter(|_| !upper.is_empty()) {
+            let full = usize::next_power_of_two(count).max(LEAST_ENTRIES);
+            for _ in count..full {
+                self.padding += 1;
+                let name = format!("{:032x}{:x}", self.salt, self.padding);
+                let path = text(&over.join(directory).join(name))?;
+                self.mounts.push(Step::MakeWhiteout { path });
+            }
         }
         Ok(())
     }
