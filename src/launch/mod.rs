@@ -9,6 +9,7 @@ mod outlet;
 mod prepare;
 pub mod program;
 mod received;
+mod screen;
 mod signals;
 pub mod status;
 mod stdio;

@@ -4,12 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::termios::{FlushArg, SetArg, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{OutputFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
+use super::screen::Screen;
 use crate::sys::tty;
 
 /// The terminal that the launcher was started on.
@@ -34,6 +36,15 @@ pub(super) struct Relay {
     alone: bool,
     to_provider: Vec<u8>,
     to_caller: Vec<u8>,
+    /// The carriage return behind them, where the caller's terminal adds its own
+    /// to the end of a line.
+    held_return: bool,
+    /// What the provider has made of the caller's terminal.
+    screen: Screen,
+    /// As it was when the terminal was given back for a while.
+    left: Option<Screen>,
+    /// How often the terminal has told its status.
+    told_status: u32,
 }
 
 /// What of a relay is still there.
@@ -51,6 +62,15 @@ const CHUNK: usize = 4096;
 /// and what one write is ahead.
 const HELD: usize = 64 * 1024;
 
+/// Asks a terminal for its status, and what it answers (ECMA-48, DSR).
+const ASK_STATUS: &[u8] = b"\x1b[5n";
+const STATUS: [u8; 4] = *b"\x1b[0n";
+
+/// How long a terminal may take for its next answer, as one behind ssh does, and
+/// for all of them.
+const ANSWER: Duration = Duration::from_millis(300);
+const ANSWERS: Duration = Duration::from_secs(1);
+
 impl Relay {
     pub fn new(caller: Caller, master: OwnedFd, slave: OwnedFd) -> nix::Result<Relay> {
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
@@ -62,6 +82,10 @@ impl Relay {
             alone: caller.alone,
             to_provider: Vec::new(),
             to_caller: Vec::new(),
+            held_return: false,
+            screen: Screen::default(),
+            left: None,
+            told_status: 0,
         };
         relay.resume();
         Ok(relay)
@@ -78,14 +102,16 @@ impl Relay {
             let mut raw = settings.clone();
             cfmakeraw(&mut raw);
             if !self.alone {
-                // The rest of a pipeline writes lines there; the relay's own end
-                // in a carriage return too many, which does not show.
+                // The rest of a pipeline writes lines there.
                 raw.output_flags = settings.output_flags;
             }
             // Not TCSADRAIN, which waits for a terminal that may be held up. What was
             // written before has its form already.
             if tcsetattr(&self.terminal, SetArg::TCSANOW, &raw).is_ok() {
                 self.saved = Some(settings);
+                if let Some(left) = self.left.take() {
+                    self.to_caller.splice(0..0, left.again());
+                }
             }
         }
     }
@@ -108,11 +134,71 @@ impl Relay {
         self.saved.is_none() && self.is_controlling()
     }
 
-    /// Gives the terminal back.
+    /// Gives the terminal back, as a shell expects it.
     pub fn suspend(&mut self) {
+        if self.saved.is_some() {
+            self.clear();
+        }
         if let Some(settings) = self.saved.take() {
             // A terminal that has hung up has no settings to lose.
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &settings);
+        }
+    }
+
+    /// Resets what the provider has set, and lets nobody else read what it has
+    /// made the terminal answer. What the caller has typed ahead stays where it
+    /// is, unless the terminal was asked something: then it is told from the
+    /// answers by a last question.
+    fn clear(&mut self) {
+        let mut bytes = self.screen.reset();
+        let is_asked = self.screen.is_asked();
+        if is_asked {
+            bytes.extend(ASK_STATUS);
+        }
+        let is_written = write_within(&mut self.terminal, &bytes, ANSWER);
+        if is_asked && is_written {
+            let before = self.screen.asked_for_status().saturating_sub(self.told_status);
+            discard_answers(&mut self.terminal, before + 1);
+        }
+        self.left = Some(self.screen.clone());
+        self.screen.see(&bytes);
+        self.screen.is_answered();
+        self.told_status = 0;
+    }
+
+    /// Whether the caller's terminal puts a carriage return before the end of each
+    /// line by itself, as the cell's own has done already.
+    fn adds_returns(&self) -> bool {
+        if self.saved.is_some() && self.alone {
+            return false;
+        }
+        let adds = OutputFlags::OPOST | OutputFlags::ONLCR;
+        tcgetattr(&self.terminal).is_ok_and(|settings| settings.output_flags.contains(adds))
+    }
+
+    /// Reads what the provider has written; `None` once nobody has the other side.
+    fn take(&mut self) -> Option<usize> {
+        let mut fresh = Vec::new();
+        let is_there = fill(&mut self.master, &mut fresh);
+        let adds_returns = self.adds_returns();
+        for &byte in &fresh {
+            if std::mem::take(&mut self.held_return) && byte != b'\n' {
+                self.to_caller.push(b'\r');
+            }
+            self.held_return = byte == b'\r' && adds_returns;
+            if !self.held_return {
+                self.to_caller.push(byte);
+            }
+        }
+        if !is_there {
+            self.let_return_go();
+        }
+        is_there.then_some(fresh.len())
+    }
+
+    fn let_return_go(&mut self) {
+        if std::mem::take(&mut self.held_return) {
+            self.to_caller.push(b'\r');
         }
     }
 
@@ -147,14 +233,16 @@ impl Relay {
         if self.waits_for_its_turn() {
             self.resume();
         }
-        if terminal.contains(PollFlags::POLLIN) && !fill(&mut self.terminal, &mut self.to_provider) {
-            // EIO: somebody else has the terminal now, and its settings.
-            self.saved = None;
+        if terminal.contains(PollFlags::POLLIN) {
+            if !fill(&mut self.terminal, &mut self.to_provider) {
+                // EIO: somebody else has the terminal now, and its settings.
+                self.saved = None;
+            }
+            let told = self.to_provider.windows(STATUS.len()).filter(|part| **part == STATUS);
+            self.told_status = self.told_status.saturating_add(told.count() as u32);
         }
         if master.contains(PollFlags::POLLIN) {
-            // EIO once nobody has the other side.
-            let is_there = fill(&mut self.master, &mut self.to_caller);
-            return if is_there { Side::Both } else { Side::Caller };
+            return if self.take().is_some() { Side::Both } else { Side::Caller };
         }
         if master.intersects(gone) && self.to_caller.is_empty() {
             return Side::Caller;
@@ -163,7 +251,7 @@ impl Relay {
             drain(&mut self.to_provider, &mut self.master);
         }
         if terminal.contains(PollFlags::POLLOUT) {
-            drain(&mut self.to_caller, &mut self.terminal);
+            self.show();
         }
         Side::Both
     }
@@ -173,15 +261,10 @@ impl Relay {
     pub fn take_the_rest(&mut self) {
         self.slave = None;
         let limit = self.to_caller.len() + HELD;
-        let mut before = usize::MAX;
         // Each read ends what is on its way inside the kernel; EAGAIN comes behind
         // the last byte, and EIO where nobody has the other side.
-        while self.to_caller.len() < limit && self.to_caller.len() != before {
-            before = self.to_caller.len();
-            if !fill(&mut self.master, &mut self.to_caller) {
-                return;
-            }
-        }
+        while self.to_caller.len() < limit && self.take().is_some_and(|got| got > 0) {}
+        self.let_return_go();
     }
 
     /// How much has not been shown yet.
@@ -196,16 +279,13 @@ impl Relay {
 
     /// Shows what the caller's terminal takes.
     pub fn show(&mut self) {
-        drain(&mut self.to_caller, &mut self.terminal);
+        let shown = drain(&mut self.to_caller, &mut self.terminal);
+        self.screen.see(&shown);
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        if self.saved.is_some() {
-            // What the terminal was made to answer must not be typed into the shell.
-            let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
-        }
         self.suspend();
     }
 }
@@ -243,14 +323,51 @@ fn fill(from: &mut File, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Writes what is taken without waiting.
-fn drain(buffer: &mut Vec<u8>, to: &mut File) {
+/// Writes what is taken without waiting, and returns that.
+fn drain(buffer: &mut Vec<u8>, to: &mut File) -> Vec<u8> {
     if buffer.is_empty() {
-        return;
+        return Vec::new();
     }
     match to.write(buffer) {
-        Ok(written) => drop(buffer.drain(..written)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-        Err(_) => buffer.clear(),
+        Ok(written) => buffer.drain(..written).collect(),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Vec::new(),
+        Err(_) => std::mem::take(buffer),
+    }
+}
+
+/// Whether the terminal is ready for `wanted` before that time.
+fn is_ready(terminal: &File, wanted: PollFlags, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let mut ready = [PollFd::new(terminal.as_fd(), wanted)];
+    let found = poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
+    found == Ok(1) && ready[0].revents().is_some_and(|flags| flags.contains(wanted))
+}
+
+/// Writes it all, to a terminal that takes it within that time.
+fn write_within(terminal: &mut File, mut bytes: &[u8], time: Duration) -> bool {
+    let until = Instant::now() + time;
+    while !bytes.is_empty() && is_ready(terminal, PollFlags::POLLOUT, until) {
+        match terminal.write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+    }
+    bytes.is_empty()
+}
+
+/// Reads up to the last of so many answers to [`ASK_STATUS`], and no byte
+/// further: behind it stands what was typed.
+fn discard_answers(terminal: &mut File, mut answers: u32) {
+    let end = Instant::now() + ANSWERS;
+    let mut last = [0; STATUS.len()];
+    let mut byte = [0];
+    while answers > 0 && is_ready(terminal, PollFlags::POLLIN, end.min(Instant::now() + ANSWER)) {
+        if !matches!(terminal.read(&mut byte), Ok(1)) {
+            return;
+        }
+        last.rotate_left(1);
+        last[STATUS.len() - 1] = byte[0];
+        answers -= u32::from(last == STATUS);
     }
 }

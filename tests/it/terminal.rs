@@ -212,6 +212,64 @@ fn the_window_size_is_handed_on_and_its_change_is_told() {
 }
 
 #[test]
+fn what_the_terminal_answers_late_is_not_typed_into_the_callers_shell() {
+    let Some(user) = User::new() else { return };
+    let mut terminal = Terminal::with_bash(&user);
+    // It asks where the cursor is and for the status, and waits for neither.
+    terminal.types("$CELL -- printf '<\\033[6n\\033[5n>'\n");
+    terminal.sees("<\x1b[6n\x1b[5n>");
+    // The launcher's own question, which a terminal answers behind the others.
+    terminal.sees("\x1b[5n");
+    std::thread::sleep(Duration::from_millis(100));
+    terminal.types("\x1b[1;1R\x1b[0n");
+    terminal.types("\x1b[0necho 'ty'ped ahead\r");
+    terminal.sees("outer> ");
+    terminal.sees("typed ahead\r\n");
+    assert!(!terminal.seen.contains("1R"), "{}", terminal.seen);
+
+    // One that answers no status at all, and answers late what it does answer.
+    terminal.types("$CELL -- printf '<\\033[c>'\n");
+    terminal.sees("<\x1b[c>");
+    terminal.sees("\x1b[5n");
+    std::thread::sleep(Duration::from_millis(150));
+    terminal.types("\x1b[?62;c");
+    terminal.sees("outer> ");
+    terminal.asks("echo 'cle'an", "clean\r\n");
+    assert!(!terminal.seen.contains("62;c"), "{}", terminal.seen);
+}
+
+#[test]
+fn what_a_program_leaves_set_is_reset() {
+    let Some(user) = User::new() else { return };
+    let mut terminal = Terminal::with_bash(&user);
+    terminal.types("$CELL -- printf '<\\033[?2004h\\033[?1049h\\033[?25l\\033[31m\\033='\n");
+    terminal.sees("<\x1b[?2004h");
+    terminal.sees("\x1b[?25h\x1b[?1049l\x1b[?2004l\x1b[m\x1b>");
+    terminal.sees("outer> ");
+    // And one that leaves nothing is not followed by anything.
+    terminal.types("$CELL -- printf '<\\033[31mred\\033[0m>'\n");
+    terminal.sees("<\x1b[31mred\x1b[0m>outer> ");
+}
+
+#[test]
+fn a_line_ends_in_one_carriage_return() {
+    let Some(user) = User::new() else { return };
+    let mut terminal = Terminal::with_bash(&user);
+    for command in
+        ["$CELL -- seq 900 < /dev/null", "echo | $CELL -- seq 900", "$CELL -- sh -c 'seq 900 >&2' | cat"]
+    {
+        terminal.asks(command, "\r\n900\r\n");
+        terminal.sees("outer> ");
+    }
+    // In the background, too.
+    terminal.asks("$CELL -- seq 900 &", "\r\n900\r\n");
+    terminal.asks("wait; echo 'do'ne", "done\r\n");
+    assert!(!terminal.seen.contains("\r\r"), "{:?}", terminal.seen);
+    // What goes back to the line's start stays.
+    terminal.asks("$CELL -- printf 'one\\rtwo\\r' < /dev/null", "one\rtwo\r");
+}
+
+#[test]
 fn ctrl_z_of_a_plain_program_brings_back_the_callers_shell() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
