@@ -74,6 +74,19 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether all that it prints is to be JSON.
+    pub fn is_json(&self) -> bool {
+        match self {
+            Command::Verify(options) => options.json,
+            Command::Plan(options) => options.json,
+            Command::Policy(PolicyCommand::Show(options)) => options.json,
+            Command::Policy(PolicyCommand::Check(options)) => options.json,
+            _ => false,
+        }
+    }
+}
+
 /// What to do with a policy.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
@@ -343,8 +356,7 @@ pub fn parse(args: Vec<OsString>, read: impl FnMut(RawFd) -> io::Result<Vec<u8>>
     Cli::try_parse_from(&args).map_err(|error| refusal::refusal(&args, error))
 }
 
-/// Whether all that is printed is to be JSON: known before the rest of the
-/// command line is, as its errors are printed too.
+/// Whether a command line that cannot be read asks for JSON.
 pub fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }

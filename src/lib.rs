@@ -66,7 +66,7 @@ fn obey(arguments: Vec<OsString>) -> u8 {
     // A write that fails is an error to look at, not a death.
     sys::signal::ignore_failing_writes();
     sys::signal::keep_children();
-    let as_json = cli::asks_for_json(&arguments);
+    let asks_for_json = cli::asks_for_json(&arguments);
     let cli = match cli::parse(arguments, read_arguments) {
         Ok(cli) => cli,
         Err(Refusal::Help(help)) => {
@@ -74,8 +74,9 @@ fn obey(arguments: Vec<OsString>) -> u8 {
             let _ = help.print();
             return if help.use_stderr() { SETUP_FAILED } else { 0 };
         }
-        Err(Refusal::Error(error)) => return fail(&error, as_json),
+        Err(Refusal::Error(error)) => return fail(&error, asks_for_json),
     };
+    let as_json = cli.command.is_json();
     let result = match cli.command {
         Command::Run(options) => return run_cell(*options),
         Command::Plan(options) => match print_plan(*options) {

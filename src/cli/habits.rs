@@ -27,7 +27,10 @@ const HABITS: &[(&[&str], &str)] = &[
         "in a policy file, write 'ro_bind = [{ src = \"…\", overlay = true }]'",
     ),
     (&["--remount-ro", "--read-only"], "leave it out: what '--bind' does not show is read-only or not there"),
-    (&["--size", "--shm-size"], "in a policy file, write 'tmpfs = [{ path = \"…\", size = \"512M\" }]'"),
+    (
+        &["--size", "--shm-size"],
+        "in a policy file, write 'tmpfs = [{ path = \"…\", size = \"512M\" }]', or 'tmp = \"512M\"' under [limits]",
+    ),
     (
         &["--rootfs", "--root", "--chroot"],
         "show each directory with '--ro-bind SRC:DEST'; `/` of the cell is its own",
@@ -109,8 +112,13 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--unshare-net", "--no-network", "--no-net"], "leave it out, or write '--net none'"),
     // Limits.
     (
-        &["--memory", "-m", "--cpus", "--cpu", "--pids-limit", "--ulimit", "--rlimit-as", "--cpu-shares"],
+        &["--memory", "-m", "--cpus", "--cpu", "--rlimit-as", "--cpu-shares"],
         "start the launcher in a limited scope: systemd-run --user --scope -p MemoryMax=2G cellblock run …",
+    ),
+    (&["--pids-limit"], "write '--processes N'"),
+    (
+        &["--ulimit"],
+        "write '--processes N'; in a policy file, 'open_files' and 'file_size' stand under [limits] too",
     ),
     // Policy and reporting.
     (&["--config", "--settings", "-s", "-f", "--policy-file"], "write '--policy FILE'"),

@@ -34,7 +34,7 @@ pub(super) fn refusal(args: &[OsString], error: clap::Error) -> Refusal {
     Refusal::Error(Box::new(Error::new("usage", what).remedy(remedy)))
 }
 
-/// The paragraphs of clap's message.
+/// The first paragraph of clap's message.
 struct Said {
     what: String,
     /// A value that is near the wrong one.
@@ -58,16 +58,14 @@ fn usage(args: &[OsString]) -> String {
 impl Said {
     fn by(error: &clap::Error) -> Said {
         let text = error.render().to_string();
-        let mut paragraphs = text.split("\n\n").map(|paragraph| {
-            let lines: Vec<&str> = paragraph.lines().map(str::trim).collect();
-            lines.join(" ")
-        });
-        let what = paragraphs.next().unwrap_or_default();
-        let tip = paragraphs.find_map(|paragraph| {
-            let tip = paragraph.strip_prefix("tip: a similar value exists: ")?;
-            Some(format!("did you mean {tip}?"))
-        });
-        Said { what: what.strip_prefix("error: ").unwrap_or(&what).to_owned(), tip }
+        let what = text.split("\n\n").next().unwrap_or_default();
+        let what = what.strip_prefix("error: ").unwrap_or(what);
+        let what: Vec<&str> = what.lines().map(str::trim).collect();
+        let tip = match error.get(ContextKind::SuggestedValue) {
+            Some(ContextValue::String(value)) => Some(format!("did you mean '{value}'?")),
+            _ => None,
+        };
+        Said { what: what.join(" "), tip }
     }
 }
 

@@ -23,6 +23,11 @@ const DEPTH: usize = 8;
 /// Bytes of a policy file; more is a device or a mistake.
 const FILE_MAX: u64 = 1 << 20;
 
+/// What stands for a variable that is not defined, and for a text whose variables
+/// are wrong, while the rest of a file is read. Nothing is said of a value that
+/// holds it.
+pub(super) const UNKNOWN: &str = "cellblock.undefined";
+
 /// The policy that `options` come to: profiles, then files, then flags, each
 /// with what it extends before it. Lists append, tables merge, single values
 /// replace. `cwd` is absolute.
@@ -244,7 +249,10 @@ impl Source<'_> {
             DeValue::String(text) => match vars.expand(text, free_text) {
                 Ok(Some(expanded)) => *text = expanded.into(),
                 Ok(None) => {}
-                Err(problem) => errors.push((offset, problem.at(self.origin(offset)))),
+                Err(problem) => {
+                    errors.push((offset, problem.at(self.origin(offset))));
+                    *text = UNKNOWN.into();
+                }
             },
             DeValue::Array(values) => {
                 values.iter_mut().for_each(|value| self.expand(value, vars, free_text, errors));

@@ -11,15 +11,11 @@ use super::Origin;
 use super::draft::Draft;
 use super::error::{PolicyError, Problem};
 use super::file::File;
-use super::load::Source;
+use super::load::{Source, UNKNOWN};
 use super::vars::Vars;
 
 /// More errors than these help nobody.
 const MANY: usize = 20;
-
-/// What an undefined variable stands for while the rest is read. Nothing is said
-/// of a value that holds it.
-const UNKNOWN: &str = "cellblock.undefined";
 
 /// The first error of `source`, with the others behind it.
 pub(super) fn with_all(source: &Source, vars: &Vars, first: PolicyError) -> PolicyError {

@@ -40,6 +40,10 @@ fn with_json_an_error_is_the_document() {
         assert_eq!(output.status.code(), Some(125), "{words}");
         assert!(document["error"]["remedy"].is_string(), "{words}\n{document:#}");
     }
+    // The flag may come by a descriptor.
+    let script = "printf -- '--json\\0' | ./cellblock verify --args 0 --policy none.toml";
+    let output = site.command("sh").args(["-c", script]).output().unwrap();
+    error.validate(&document(&output)).unwrap();
     // What stands behind `--` is the provider's.
     let output =
         site.command(site.program()).args(["plan", "--ro-bind", "none", "--", "x", "--json"]).output();
@@ -179,6 +183,13 @@ fn all_that_is_wrong_with_a_file_is_said_at_once() {
     let found = document(&output);
     let also = found["error"]["also"].as_array().unwrap();
     assert_eq!(also.len(), 3, "{found:#}");
+    let mut check = site.command(site.program());
+    check.args(["policy", "check", "--json", "--profile", "runner-instance", "--var", "session=../x"]);
+    for variable in ["instance=/srv/i", "runner=r", "workspace=/srv/w"] {
+        check.args(["--var", variable]);
+    }
+    let found = document(&check.output().unwrap());
+    assert!(found["error"]["also"].is_null(), "{found:#}");
 }
 
 #[test]
