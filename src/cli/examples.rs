@@ -7,7 +7,7 @@ macro_rules! exit_status_of_run {
 Exit status:
   the provider's own, or
   124  the time was up
-  125  the cell failed before the provider ran
+  125  the cell failed before the provider ran, or output was lost
   126  the command cannot be executed
   127  the command was not found
   128+N  signal N ended the provider"
