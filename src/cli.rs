@@ -230,6 +230,10 @@ pub struct CellOptions {
     /// Run as this user and group when started by root; by default, sudo's caller.
     #[arg(long, value_name = "UID:GID", help_heading = "Cell")]
     pub run_as: Option<RunAs>,
+    /// New files lack the permissions of this octal number (022 by default), or of the
+    /// launcher's own mask: `inherit`.
+    #[arg(long, value_name = "MASK", help_heading = "Cell")]
+    pub umask: Option<String>,
     /// End the run after DURATION: 90s, 30m, 1h30m.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, help_heading = "Cell")]
     pub timeout: Option<String>,
@@ -246,6 +250,9 @@ pub struct CellOptions {
     /// Mount a fresh memory file system at PATH.
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     pub tmpfs: Vec<PathBuf>,
+    /// Let the provider open and control the device PATH of the host, such as /dev/kvm.
+    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    pub device: Vec<PathBuf>,
     /// Let no view show PATH of the host.
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     pub hide: Vec<PathBuf>,

@@ -13,7 +13,7 @@ use nix::fcntl::{
     AT_FDCWD, AtFlags, FallocateFlags, OFlag, OpenHow, ResolveFlag, fallocate, openat, openat2, renameat,
 };
 use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, linkat, unlinkat};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -139,6 +139,9 @@ pub struct Report {
     place: PathBuf,
 }
 
+/// What the first line of every report begins with.
+const BEGINNING: &[u8] = br#"{"version":1,"event":""#;
+
 /// Room for the lines of any run; a disk that has not that much is full.
 const ROOM: i64 = 256 * 1024;
 
@@ -148,20 +151,13 @@ impl Report {
     /// # Errors
     ///
     /// When the directory takes no file, or its file system has no room.
-    pub fn create(place: &Path, ids: Ids) -> Result<Report, Error> {
+    pub fn create(place: &Path, ids: Ids, owner: Option<(u32, u32)>) -> Result<Report, Error> {
         let failed = |what: &str, errno: Option<Errno>| {
             let mut error = Error::new("report", format!("--report {}: {what}", place.display()));
             error.errno = errno;
             error.remedy("name a file in a directory that takes it, on a file system with room")
         };
         let name = place.file_name().ok_or_else(|| failed("it names no file", None))?;
-        // The report takes the place of what is there: a device, or the file
-        // that a link leads to, would be lost.
-        match fs::symlink_metadata(place) {
-            Ok(there) if there.is_dir() => return Err(failed("it is a directory", None)),
-            Ok(there) if !there.is_file() => return Err(failed("it is no regular file", None)),
-            _ => {}
-        }
         let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Root follows no link that somebody else may have planted.
         let resolve = match ids.started_by_root {
@@ -174,15 +170,18 @@ impl Report {
             Errno::ELOOP => failed("its directory is reached through a symbolic link", Some(errno)),
             _ => failed("no such directory", Some(errno)),
         })?;
+        let directory = File::from(directory);
+        refuse_to_replace(&directory, name, place)?;
         let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let file = openat(&directory, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)
             .map_err(|errno| failed("it cannot be made", Some(errno)))?;
-        let report = Report {
-            file: file.into(),
-            directory: directory.into(),
-            name: name.to_owned(),
-            place: place.to_owned(),
-        };
+        let report = Report { file: file.into(), directory, name: name.to_owned(), place: place.to_owned() };
+        // By descriptor, and before there is anything in it.
+        if let Some((uid, gid)) = owner {
+            fchown(&report.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))).map_err(|errno| {
+                failed(&format!("it cannot be given to {uid}:{gid}, who called sudo"), Some(errno))
+            })?;
+        }
         match fallocate(&report.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM) {
             // Not every file system can reserve room.
             Ok(()) | Err(Errno::EOPNOTSUPP) => {}
@@ -298,6 +297,9 @@ impl Report {
     /// replace, so it gets another name first.
     fn settle(&self) -> nix::Result<()> {
         fsync(&self.file)?;
+        // Something else may have come there while the run went on.
+        refuse_to_replace(&self.directory, &self.name, &self.place)
+            .map_err(|error| error.errno.unwrap_or(Errno::EEXIST))?;
         let temporary = self.link()?;
         let (from, to) = (&*temporary, &*self.name);
         renameat(&self.directory, from, &self.directory, to).inspect_err(|_| {
@@ -334,6 +336,33 @@ impl Report {
     fn failed(&self, error: &std::io::Error) -> Error {
         Error::new("report", format!("{} cannot be written", self.place.display())).errno(errno(error))
     }
+}
+
+/// Refuses to take the place of anything but an earlier report, or of an empty
+/// file: a device, the file that a link leads to, or somebody's work would be lost.
+fn refuse_to_replace(directory: &File, name: &OsStr, place: &Path) -> Result<(), Error> {
+    let failed = |what: &str| Error::new("report", format!("--report {}: {what}", place.display()));
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let opened = match openat(directory, name, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::ELOOP) => Err(failed("it is no regular file")),
+        Err(errno) => Err(failed("what is there cannot be looked at").errno(errno)),
+        Ok(file) => Ok(File::from(file)),
+    };
+    let remedy = "name a file that is not there yet, or an earlier report";
+    let file = opened.map_err(|error| error.remedy(remedy))?;
+    let metadata = file.metadata().map_err(|error| failed("it cannot be looked at").errno(errno(&error)))?;
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "it is a directory" } else { "it is no regular file" };
+        return Err(failed(what).remedy(remedy));
+    }
+    let mut start = Vec::new();
+    let read = file.take(BEGINNING.len() as u64).read_to_end(&mut start);
+    read.map_err(|error| failed("what is there cannot be read").errno(errno(&error)))?;
+    if start.is_empty() || start == BEGINNING {
+        return Ok(());
+    }
+    Err(failed("it is no earlier report").cause("what is there would be lost").remedy(remedy))
 }
 
 /// SHA-256 of the plan as `cellblock plan --json` prints it, which knows no

@@ -124,11 +124,13 @@ fn run_cell(options: RunOptions) -> u8 {
         pass_fds: options.pass_fd,
         report: options.report,
         status_fd: options.json_status_fd,
+        umask: 0o077,
         test: options.test.verify.then(|| test(options.test.canary, Vec::new(), true)),
     };
     let outcome = match prepared {
         Ok((policy, ids)) => {
             launch.ids = ids;
+            launch.umask = callers_umask(&policy);
             launch::run(&policy, options.command, &launch)
         }
         Err(error) => launch::refuse(&launch, error),
@@ -194,7 +196,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
 /// Whether the program is there that a run would execute.
 fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Result<verify::Line, Error> {
     let object = command[0].to_string_lossy().into_owned();
-    let request = request(command);
+    let request = request(policy, command);
     let (policy, host) = launch::probe(policy, ids)?;
     let plan = plan::build(&policy, &host, &request)?;
     let error = launch::program::check(&launch::program::Run {
@@ -208,13 +210,24 @@ fn program_line(policy: &Policy, ids: host::Ids, command: Vec<OsString>) -> Resu
     Ok(verify::Line::of_program(object, seen))
 }
 
-fn request(command: Vec<OsString>) -> plan::Request {
+fn request(policy: &Policy, command: Vec<OsString>) -> plan::Request {
     plan::Request {
         command,
+        umask: callers_umask(policy),
         environment: std::env::vars_os().collect(),
         cgroup: limits::cgroup::is_possible(),
         ..plan::Request::default()
     }
+}
+
+/// The umask that this process was started with, where the policy passes it on.
+fn callers_umask(policy: &Policy) -> u32 {
+    if policy.cell.umask != policy::Umask::Inherit {
+        return 0o077;
+    }
+    let mask = sys::credentials::set_umask(0o077);
+    sys::credentials::set_umask(mask);
+    mask
 }
 
 fn test(canaries: Vec<PathBuf>, checks: Vec<verify::Check>, runs: bool) -> verify::Request {
@@ -232,7 +245,7 @@ fn demo_error(error: io::Error) -> Error {
 fn print_plan(options: PlanOptions) -> Result<u8, Error> {
     let policy = load(&options.cell)?;
     let ids = launch::ids::resolve(options.cell.run_as)?;
-    let request = request(options.command);
+    let request = request(&policy, options.command);
     let for_plan = launch::Options { ids, ..launch::Options::default() };
     launch::first_calls::survive(Some(&policy), &for_plan)?;
     let (policy, host) = launch::probe(&policy, ids)?;

@@ -37,6 +37,12 @@ pub fn resolve(run_as: Option<RunAs>) -> Result<Ids, Error> {
     }
 }
 
+/// Whose the report is: sudo's caller, where root was called so.
+pub(super) fn caller() -> Option<(u32, u32)> {
+    let caller = if geteuid().is_root() { sudo_caller() } else { None };
+    caller.map(|RunAs { uid, gid }| (uid, gid))
+}
+
 /// Who called sudo(8), unless that was root.
 fn sudo_caller() -> Option<RunAs> {
     let number = |name| std::env::var(name).ok()?.parse().ok().filter(|&id: &u32| id != 0);

@@ -47,6 +47,8 @@ pub struct Options {
     pub report: Option<PathBuf>,
     /// The descriptor that the stages of the run go to.
     pub status_fd: Option<RawFd>,
+    /// The launcher's own umask, which the policy may pass on.
+    pub umask: u32,
     /// What the finished cell is tested for.
     pub test: Option<verify::Request>,
 }
@@ -138,7 +140,8 @@ fn open(
     first_calls::survive(policy, options)?;
     // What the launcher makes is the run's own, whatever mask the harness had.
     credentials::set_umask(0o077);
-    *report = options.report.as_deref().map(|place| Report::create(place, options.ids)).transpose()?;
+    let create = |place| Report::create(place, options.ids, ids::caller());
+    *report = options.report.as_deref().map(create).transpose()?;
     streams.and(passed)
 }
 
@@ -174,6 +177,7 @@ fn launch(
         test: options.test.is_some(),
         terminal: stdio.terminal.is_some(),
         cgroup: leaf.is_some(),
+        umask: options.umask,
     };
     let (policy, mut host, mut plan) = prepare(policy, options.ids, &request)?;
     let policy = &*policy;

@@ -74,6 +74,7 @@ pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     warnings.extend(groups(facts));
     warnings.extend(secrets(policy));
     warnings.extend(nested(policy));
+    warnings.extend(devices(policy));
     warnings.extend(layers(policy));
     warnings
 }
@@ -180,6 +181,19 @@ fn secrets(policy: &Policy) -> Vec<Warning> {
             })
         })
         .collect()
+}
+
+fn devices(policy: &Policy) -> impl Iterator<Item = Warning> {
+    policy.filesystem.devices.iter().map(|device| {
+        warning(
+            "device-granted",
+            &device.origin,
+            format!("the cell may open and control {}", device.path.display()),
+            "its driver is a part of the host's kernel that answers the cell directly, and may reach other \
+             runs' memory or work on the same device",
+            "leave it out, or give the run a device that nothing else uses",
+        )
+    })
 }
 
 fn nested(policy: &Policy) -> Option<Warning> {

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
-use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy};
+use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy, Umask};
 pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
 pub use tree::{Hidden, Means, paths, to_list};
@@ -43,6 +43,8 @@ pub struct Request {
     pub terminal: bool,
     /// Whether a nested cell has a cgroup of its own.
     pub cgroup: bool,
+    /// The launcher's own umask, where the policy passes it on.
+    pub umask: u32,
 }
 
 /// An ordered list of steps, and the program that stands at its end.
@@ -275,7 +277,12 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         vec![Step::NewProcessGroup { leads_session }, Step::SetDescriptors { keep: request.keep.clone() }];
     provider.extend(limits::steps(&policy.limits, &host.limits));
     provider.extend([
-        Step::SetUmask { mask: 0o022 },
+        Step::SetUmask {
+            mask: match policy.cell.umask {
+                Umask::Inherit => request.umask,
+                Umask::Mask(mask) => mask,
+            },
+        },
         Step::ChangeDirectory { path: text("workdir", workdir(policy))? },
         Step::NoNewPrivs,
     ]);

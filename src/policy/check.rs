@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use super::Umask;
 use super::error::Problem;
 
 /// Bytes of the kernel's `nodename` without its NUL.
@@ -151,6 +152,42 @@ pub fn env_name(name: &str) -> Result<String, Problem> {
 pub fn env_value(value: &str) -> Result<String, Problem> {
     no_nul(OsStr::new(value))?;
     Ok(value.to_owned())
+}
+
+/// A device of the host, below `/dev`.
+///
+/// # Errors
+///
+/// Those of [`cell_path`], and a path elsewhere.
+pub fn device(path: &Path) -> Result<PathBuf, Problem> {
+    match cell_path(path)? {
+        path if path.parent().is_some_and(|parent| parent.starts_with("/dev")) => Ok(path),
+        path => Err(Problem::NotADevice(path)),
+    }
+}
+
+/// `027`, or `inherit`.
+///
+/// # Errors
+///
+/// Anything but an octal number up to 777.
+pub fn umask(text: &str) -> Result<Umask, Problem> {
+    let is_octal =
+        !text.is_empty() && text.len() <= 5 && text.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
+    let mask = u32::from_str_radix(text, 8).ok().filter(|mask| is_octal && *mask <= 0o777);
+    match mask {
+        _ if text == "inherit" => Ok(Umask::Inherit),
+        Some(mask) => Ok(Umask::Mask(mask)),
+        None => Err(Problem::BadUmask(text.to_owned())),
+    }
+}
+
+/// `umask` as [`umask()`] reads it.
+pub fn umask_text(umask: Umask) -> String {
+    match umask {
+        Umask::Inherit => "inherit".to_owned(),
+        Umask::Mask(mask) => format!("{mask:03o}"),
+    }
 }
 
 /// A name that must say something.

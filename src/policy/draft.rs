@@ -97,6 +97,9 @@ impl Draft {
         if let Some(text) = &table.timeout_grace {
             cell.timeout_grace = source.read(text, |text, _| check::duration(text))?;
         }
+        if let Some(text) = &table.umask {
+            cell.umask = source.read(text, |text, _| check::umask(text))?;
+        }
         Ok(())
     }
 
@@ -116,6 +119,11 @@ impl Draft {
         for entry in &table.tmpfs {
             let tmpfs = source.read(entry, tmpfs)?;
             self.filesystem.tmpfs.push(tmpfs);
+        }
+        for entry in &table.devices {
+            let device = source
+                .read(entry, |path, origin| Ok(Entry { path: check::device(path.as_ref())?, origin }))?;
+            self.filesystem.devices.push(device);
         }
         Ok(())
     }
@@ -234,6 +242,9 @@ impl Draft {
         if let Some(text) = &options.timeout {
             self.cell.timeout = Some(flag("--timeout", |_| check::timeout(text))?);
         }
+        if let Some(text) = &options.umask {
+            self.cell.umask = flag("--umask", |_| check::umask(text))?;
+        }
         for text in &options.ro_bind {
             let bind = flag("--ro-bind", |origin| bind_flag(text, cwd, origin))?;
             self.filesystem.ro_bind.push(bind);
@@ -252,6 +263,10 @@ impl Draft {
                 Ok(Tmpfs { path, size, origin })
             })?;
             self.filesystem.tmpfs.push(tmpfs);
+        }
+        for path in &options.device {
+            let device = flag("--device", |origin| Ok(Entry { path: check::device(path)?, origin }))?;
+            self.filesystem.devices.push(device);
         }
         for path in &options.hide {
             self.run
@@ -372,6 +387,7 @@ fn one_entry_each(policy: &Policy) -> Result<(), PolicyError> {
     let filesystem = &policy.filesystem;
     let binds = filesystem.binds().map(|bind| (&bind.dest, &bind.origin));
     let tmpfs = filesystem.tmpfs.iter().map(|t| (&t.path, &t.origin));
+    let devices = filesystem.devices.iter().map(|device| (&device.path, &device.origin));
     let exposed = policy.run.expose.iter().map(|e| (&e.path, &e.origin));
     let workspace = policy.workspace.iter().map(|w| (&w.at, &w.origin));
     let channel = policy.channel.iter().flat_map(|channel| {
@@ -380,7 +396,7 @@ fn one_entry_each(policy: &Policy) -> Result<(), PolicyError> {
     });
 
     let mut taken: BTreeMap<&PathBuf, &Origin> = BTreeMap::new();
-    for (path, origin) in binds.chain(tmpfs).chain(exposed).chain(workspace).chain(channel) {
+    for (path, origin) in binds.chain(tmpfs).chain(devices).chain(exposed).chain(workspace).chain(channel) {
         if let Some(other) = taken.insert(path, origin) {
             let (path, other) = (path.clone(), other.clone());
             return Err(Problem::Duplicate { path, other }.at(origin));

@@ -120,6 +120,10 @@ pub enum Problem {
     NoCount,
     #[error("`{text}` is no size")]
     BadSize { text: String, instead: Option<String> },
+    #[error("`{0}` is no umask")]
+    BadUmask(String),
+    #[error("`{}` is not below /dev", .0.display())]
+    NotADevice(PathBuf),
     #[error("Landlock ABI 0 does not exist")]
     NoLandlockAbi,
     #[error("the layer {0} cannot be turned off by itself")]
@@ -267,6 +271,8 @@ impl PolicyError {
                 return Some(format!("write {instead}; the units are K, M, G and T, of 1024 each"));
             }
             Problem::BadSize { instead: None, .. } => "write bytes, or a number with K, M, G or T: 512M",
+            Problem::BadUmask(_) => "write an octal number such as 027, or `inherit`",
+            Problem::NotADevice(_) => "name a device node below /dev; files and directories are views",
             Problem::NoLandlockAbi => {
                 "write 1 or more; for hosts without Landlock, allow_missing = [\"landlock\"]"
             }

@@ -81,6 +81,10 @@ pub struct CellTable {
     /// Time between TERM and KILL at a timeout. Default `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_grace: Option<At<String>>,
+    /// Which permissions new files do not get: an octal number, or `inherit` for the
+    /// launcher's own. Default `022`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub umask: Option<At<String>>,
 }
 
 /// The file tree.
@@ -99,6 +103,9 @@ pub struct FilesystemTable {
     /// Fresh memory file systems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tmpfs: Vec<At<PathOr<TmpfsTable>>>,
+    /// Device nodes below `/dev` that the cell may open and control: `/dev/kvm`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<At<String>>,
 }
 
 /// A view of a host path.

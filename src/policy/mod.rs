@@ -106,6 +106,17 @@ pub struct Cell {
     pub timeout: Option<Duration>,
     /// Time between TERM and KILL at a timeout.
     pub timeout_grace: Duration,
+    /// Which permissions new files do not get.
+    pub umask: Umask,
+}
+
+/// The provider's umask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Umask {
+    /// As the launcher's was when it started.
+    Inherit,
+    /// This one.
+    Mask(u32),
 }
 
 /// The file tree of the cell.
@@ -119,6 +130,8 @@ pub struct Filesystem {
     pub bind: Vec<Bind>,
     /// Fresh memory file systems.
     pub tmpfs: Vec<Tmpfs>,
+    /// Devices of the host, at the paths they have there.
+    pub devices: Vec<Entry>,
 }
 
 /// How much of the host's system the cell sees.
@@ -465,6 +478,7 @@ impl Default for Cell {
             home: "/home/agent".into(),
             timeout: None,
             timeout_grace: Duration::from_secs(10),
+            umask: Umask::Mask(0o022),
         }
     }
 }

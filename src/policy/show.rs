@@ -90,7 +90,7 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
 }
 
 fn cell_table(cell: &Cell) -> Result<CellTable, PolicyError> {
-    let Cell { hostname, workdir, home, timeout, timeout_grace } = cell;
+    let Cell { hostname, workdir, home, timeout, timeout_grace, umask } = cell;
     let duration = |time: &Duration| At::from(check::duration_text(*time));
     let workdir = workdir.as_ref().map(|path| text(path, &"--chdir".into()));
     Ok(CellTable {
@@ -99,16 +99,18 @@ fn cell_table(cell: &Cell) -> Result<CellTable, PolicyError> {
         home: Some(text(home, &"cell.home".into())?.into()),
         timeout: timeout.as_ref().map(duration),
         timeout_grace: Some(duration(timeout_grace)),
+        umask: Some(check::umask_text(*umask).into()),
     })
 }
 
 fn filesystem_table(filesystem: &Filesystem) -> Result<FilesystemTable, PolicyError> {
-    let Filesystem { system, ro_bind, bind: writable, tmpfs: fresh } = filesystem;
+    let Filesystem { system, ro_bind, bind: writable, tmpfs: fresh, devices } = filesystem;
     Ok(FilesystemTable {
         system: Some(*system),
         ro_bind: each(ro_bind, bind)?,
         bind: each(writable, bind)?,
         tmpfs: each(fresh, tmpfs)?,
+        devices: each(devices, entry)?,
     })
 }
 

@@ -130,10 +130,10 @@ pub fn set_hostname(name: &CStr) -> Result<()> {
     check(Call::Sethostname, unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }.into()).map(drop)
 }
 
-/// umask(2), which cannot fail.
-pub fn set_umask(mask: u32) {
+/// umask(2), which cannot fail; returns the former one.
+pub fn set_umask(mask: u32) -> u32 {
     // SAFETY: no memory is involved.
-    unsafe { libc::umask(mask) };
+    unsafe { libc::umask(mask) }
 }
 
 /// The hard limit of a resource.

@@ -438,15 +438,8 @@ const MISTAKES: &[(&str, &[&str])] = &[
         &["the exposure {i} reveals {i}/runs/B", "cause: that is hidden (--hide)", "remedy: "],
     ),
     (
-        "--hide {i}/runs --expose {r}/work",
-        &[
-            "the exposure {r}/work lies in nothing that is hidden",
-            "remedy: hide the directory that it is a part of",
-        ],
-    ),
-    (
         "--ro-bind {i} --hide {i}/db --expose {i}/runs/A",
-        &["the exposure {i}/runs/A lies in nothing that is hidden", "remedy: hide the directory"],
+        &["the exposure {i}/runs/A is visible already", "cause: the view of {i} (--ro-bind)", "remedy: "],
     ),
     (
         "--ro-bind {i} --expose {i}/runs/A",

@@ -10,6 +10,7 @@ mod controls;
 mod documentation;
 mod durable;
 mod escape;
+mod everyday;
 mod filters;
 mod hiding;
 mod hosts;

@@ -85,12 +85,14 @@ workdir = "/work/sub"
 home = "/home/me"
 timeout = "1h30m"
 timeout_grace = "500ms"
+umask = "027"
 
 [filesystem]
 system = "none"
 ro_bind = ["/opt/toolchain", { src = "/srv/a:b", dest = "/data", optional = true }]
 bind = [{ src = "/srv/$$x", dest = "/x" }]
 tmpfs = ["/tmp", { path = "/var/tmp", size = "512M" }]
+devices = ["/dev/dri/renderD128"]
 
 [run]
 hide = ["/i/runs", "/i/traces"]

@@ -257,7 +257,7 @@ fn a_run_that_is_told_to_end_is_canceled() {
 #[test]
 fn a_report_takes_its_place_when_it_is_whole() {
     let Some(site) = site() else { return };
-    let place = site.file("reports/r.jsonl", "the former one\n", 0o644);
+    let place = site.file("reports/r.jsonl", "{\"version\":1,\"event\":\"plan\"}\n", 0o644);
     let script = "touch own/started; while test -e own/started; do sleep 0.01; done";
     let mut start = start(&site, &["--expose", "own", "--chdir", &site.text("")], &["sh", "-c", script]);
     let child = start.stdout(Stdio::piped()).spawn().unwrap();

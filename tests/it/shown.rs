@@ -10,7 +10,7 @@ use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
     Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
     LockAccess, Mode, Network, NetworkMode, Origin, Policy, Protect, ProtectMissing, Require, RunScope,
-    Seccomp, System, Tmpfs, Workspace, profile, schema::schema,
+    Seccomp, System, Tmpfs, Umask, Workspace, profile, schema::schema,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -51,6 +51,7 @@ prop_compose! {
         home in path(),
         timeout in prop::option::of(1u64..1 << 40),
         grace in 0u64..1 << 40,
+        umask in prop::option::of(0u32..0o1000),
     ) -> Cell {
         Cell {
             hostname,
@@ -58,6 +59,7 @@ prop_compose! {
             home,
             timeout: timeout.map(Duration::from_millis),
             timeout_grace: Duration::from_millis(grace),
+            umask: umask.map_or(Umask::Inherit, Umask::Mask),
         }
     }
 }
@@ -75,10 +77,16 @@ prop_compose! {
         ro_bind in prop::collection::vec(bind(), 0..3),
         bind in prop::collection::vec(bind(), 0..3),
         tmpfs in prop::collection::vec((path(), prop::option::of(1u64..1 << 50)), 0..3),
+        devices in entries(),
     ) -> Filesystem {
+        let devices = devices.into_iter().map(|Entry { path, origin }| {
+            let path = PathBuf::from("/dev").join(path.strip_prefix("/").unwrap());
+            Entry { path, origin }
+        });
+        let devices = devices.collect();
         let bind = bind.into_iter().map(|bind| Bind { overlay: false, ..bind }).collect();
         let tmpfs = tmpfs.into_iter().map(|(path, size)| Tmpfs { path, size, origin: origin() }).collect();
-        Filesystem { system, ro_bind, bind, tmpfs }
+        Filesystem { system, ro_bind, bind, tmpfs, devices }
     }
 }
 
@@ -205,6 +213,8 @@ const FLAGS: &[&str] = &[
     "--chdir=/data",
     "--hostname=other",
     "--processes=99",
+    "--umask=inherit",
+    "--device=/dev/kvm",
     "--timeout=1h30m500ms",
     "--ro-bind=/\"q\\\n'",
     "--ro-bind=/srv:/dest",

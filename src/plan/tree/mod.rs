@@ -2,6 +2,7 @@
 //! and what Landlock grants on it.
 
 mod channel;
+mod dev;
 mod hide;
 mod made_up;
 mod overlap;
@@ -163,7 +164,7 @@ pub fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
         let within = place.ancestors().take_while(|above| above != view);
         paths.extend(within.filter_map(|above| above.strip_prefix(view).ok()).map(|rest| source.join(rest)));
     }
-    paths.extend(DEVICES.map(|name| Path::new("/dev").join(name)));
+    paths.extend(dev::paths(policy));
     paths.extend(hide::paths(policy));
     paths.extend(protect::paths(policy));
     paths.extend(policy.run.create.iter().map(|entry| entry.path.clone()));
@@ -227,6 +228,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     (tree.prepare, tree.notes, tree.work_directory) = (asked.prepare, asked.notes, asked.work_directory);
     made_up::lay_over(&mut tree, policy, own);
     tree.names_of_links(policy);
+    tree.devices(policy)?;
     let hidden = hide::apply(&mut tree, &hide::with_unreadable(policy, host))?;
     overlap::pin_parents(&mut tree);
     steps::order(tree, policy, with_rights, hidden)
@@ -256,9 +258,6 @@ struct Tree<'a> {
     /// The overlay's own directory beside the workspace.
     work_directory: Option<PathBuf>,
 }
-
-/// The device nodes of every cell.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Nothing is mounted on it and nobody else may put anything there, so it is
 /// what a directory is masked with.
@@ -384,42 +383,6 @@ impl<'a> Tree<'a> {
         self.put_own("/proc/sys", sys, Grant::Nothing);
     }
 
-    fn dev(&mut self, policy: &Policy) -> Result<(), Error> {
-        // One rule for all of them: each rule makes every open(2) of a path longer,
-        // and nothing here has fewer rights than a device.
-        self.put_own("/dev", Content::Directory, Grant::Device);
-        for name in DEVICES {
-            let path = Path::new("/dev").join(name);
-            let file = self.find(&path, &Origin(BUILT_IN.into()))?;
-            // A device takes reads and writes on a read-only mount too; the times of
-            // the host's node, which all cells see, stay as they are.
-            let attributes = READ_ONLY | NO_SUID | NO_EXEC;
-            self.put_own(&path, bind(&path, file, attributes), Grant::Device);
-        }
-        // All instances share one pool of the host (kernel.pty.max).
-        let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("max", "256")];
-        let pts = pts.map(|(key, value)| (key, value.to_owned())).to_vec();
-        let pts = Content::Fresh { filesystem: "devpts", options: pts, attributes: NO_SUID | NO_EXEC };
-        self.put_own("/dev/pts", pts, Grant::Device);
-        self.put_own("/dev/shm", tmpfs(policy.limits.tmp, 0o1777, VIEW | NO_EXEC), Grant::ReadWrite);
-        // The kernel opens queues in a mount of its own, and Landlock looks for a
-        // rule on its root, which is the same directory as this one's.
-        let attributes = VIEW | NO_EXEC;
-        let queues = Content::Fresh { filesystem: "mqueue", options: Vec::new(), attributes };
-        self.put_own("/dev/mqueue", queues, Grant::ReadWrite);
-        for (name, target) in [
-            ("ptmx", "pts/ptmx"),
-            ("fd", "/proc/self/fd"),
-            ("stdin", "/proc/self/fd/0"),
-            ("stdout", "/proc/self/fd/1"),
-            ("stderr", "/proc/self/fd/2"),
-        ] {
-            let link = Content::Symlink { target: target.into() };
-            self.put_own(Path::new("/dev").join(name), link, Grant::Nothing);
-        }
-        Ok(())
-    }
-
     fn filesystem(&mut self, policy: &Policy) -> Result<(), Error> {
         let filesystem = &policy.filesystem;
         let read_only = filesystem.ro_bind.iter().map(|bind| (bind, READ_ONLY | VIEW, Grant::ReadExecute));
@@ -437,11 +400,10 @@ impl<'a> Tree<'a> {
                 }
                 Kind::Device => {
                     return Err(at(&entry.origin, format!("{} is a device", entry.src.display()))
-                        .cause("no view of the host may hold a device")
-                        .remedy(format!(
-                            "leave it out: of devices a cell has its own {}",
-                            DEVICES.join(", ")
-                        )));
+                        .cause(
+                            "a view of the host holds no device; a cell has its own null, zero, random, tty",
+                        )
+                        .remedy(format!("grant it by name: --device {}", entry.src.display())));
                 }
                 Kind::Directory | Kind::File | Kind::Socket => {}
             }

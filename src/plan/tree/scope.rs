@@ -14,7 +14,6 @@ use crate::policy::{Expose, ExposeKind, Origin, Policy};
 pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
     for entry in &policy.run.expose {
         hide::refuse_revealing(policy, "the exposure", &entry.path, &entry.origin)?;
-        refuse_outside(policy, entry)?;
         refuse_wide(policy, entry)?;
         refuse_visible(policy, host, "the exposure", &entry.path, &entry.origin)?;
     }
@@ -89,15 +88,6 @@ impl Tree<'_> {
             }
         }
     }
-}
-
-fn refuse_outside(policy: &Policy, entry: &Expose) -> Result<(), Error> {
-    if policy.run.hide.is_empty() || policy.run.hides(&entry.path) {
-        return Ok(());
-    }
-    Err(at(&entry.origin, format!("the exposure {} lies in nothing that is hidden", entry.path.display()))
-        .cause("what lies beside it, of other runs perhaps, is hidden by no rule")
-        .remedy("hide the directory that it is a part of"))
 }
 
 /// An exposure that holds the others would show what they are carved out of.
