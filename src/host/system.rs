@@ -142,10 +142,11 @@ impl Found {
         // The mounts are made through no link, and /etc may be one.
         let etc = Path::new(ETC_DIR).canonicalize().unwrap_or_default();
         for entry in fs::read_dir(etc).into_iter().flatten().flatten() {
-            let (name, path) = (entry.file_name(), entry.path());
+            let name = entry.file_name();
             let is_shown = is_named(name.as_bytes())
                 || system == System::Full && OF_THE_CELL.iter().all(|own| name != *own);
             let Some(kind) = entry.file_type().ok().filter(|_| is_shown) else { continue };
+            let path = entry.path();
             let entry = if kind.is_symlink() {
                 link(&path, system)
             } else if kind.is_file() && system == System::Minimal {
@@ -291,15 +292,15 @@ fn link(path: &Path, system: System) -> Option<SystemEntry> {
 /// The content of a small file that can be read.
 fn copy(path: &Path) -> Option<Arc<[u8]>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     if !metadata.is_file() || metadata.len() > COPY_MAX {
         return None;
     }
-    // One byte more than it holds, so that one call reads it and the next one ends.
-    let mut content = Vec::with_capacity(metadata.len() as usize + 1);
-    file.take(COPY_MAX + 1).read_to_end(&mut content).ok()?;
-    (content.len() as u64 <= COPY_MAX).then(|| content.into())
+    // One byte more than it holds: one call reads it and sees its end.
+    let mut content = vec![0; metadata.len() as usize + 1];
+    let read = file.read(&mut content).ok()?;
+    (read as u64 == metadata.len()).then(|| content[..read].into())
 }
 
 /// Whether any user may read a file, or list and enter a directory.

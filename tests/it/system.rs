@@ -145,6 +145,16 @@ fn programs_find_processors_and_no_group_of_the_launchers() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n0\nrefused\n");
 }
 
+#[test]
+fn the_cells_own_files_lie_over_etc_where_files_are_mounted_in_it() {
+    let Some(user) = User::new() else { return };
+    // As containers have it. The kernel refuses an overlay of such a directory.
+    let layout = "echo 192.0.2.1 host > /etc/own-hosts; mount --bind /etc/own-hosts /etc/hosts";
+    let script = "cat /etc/hosts; test -e /etc/own-hosts && test ! -e /etc/resolv.conf && echo rest";
+    let said = in_layout(&user, layout, &["--ro-bind", "/etc"], script);
+    assert!(said.is_none_or(|said| said == "127.0.0.1\tlocalhost cell\n::1\tlocalhost cell\nrest\n"));
+}
+
 /// A link that only root can change, beside the system's directories.
 struct RootsLink(PathBuf);
 

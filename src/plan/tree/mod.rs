@@ -212,7 +212,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
                 .remedy("put the entry elsewhere: /proc and /dev are always fresh"));
         }
     }
-    let own = made_up::over_etc(&tree);
+    let own = asked.nodes.contains_key(Path::new(made_up::ETC)).then(|| made_up::over_etc(&tree));
     // A view that is asked for shows what it has, with nothing built in laid
     // over it but the cell's own files of /etc, and the one link that is a mere convenience gives way to what
     // needs a directory there.
@@ -226,7 +226,9 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     tree.nodes.extend(asked.nodes);
     tree.work(policy);
     (tree.prepare, tree.notes, tree.work_directory) = (asked.prepare, asked.notes, asked.work_directory);
-    made_up::lay_over(&mut tree, policy, own);
+    if let Some(own) = own {
+        made_up::lay_over(&mut tree, policy, own);
+    }
     tree.names_of_links(policy);
     tree.devices(policy)?;
     let hidden = hide::apply(&mut tree, &hide::with_unreadable(policy, host))?;
