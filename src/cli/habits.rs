@@ -14,8 +14,8 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (&["--unrestricted-filesystem"], "name what the cell needs with '--ro-bind SRC' and '--bind SRC'"),
     (
-        &["--dev-bind", "--dev-bind-try", "--device", "--gpus"],
-        "the cell has its own /dev, and no flag adds a device",
+        &["--dev-bind", "--dev-bind-try", "--gpus"],
+        "write '--device /dev/NAME', as in '--device /dev/dri/renderD128'",
     ),
     (&["--proc", "--dev", "--mqueue"], "leave it out: the cell has its own /proc and /dev"),
     (
