@@ -828,7 +828,7 @@ fn trace(mut command: Command, target: Option<Target>) -> Run {
         target,
         pids: Arc::default(),
         found: Vec::new(),
-        trials: Vec::new(),
+        helpers: Vec::new(),
         calls: BTreeMap::new(),
         failing: false,
         hit: false,
@@ -865,8 +865,9 @@ struct Tracer {
     pids: Arc<Mutex<Vec<Pid>>>,
     /// The launcher, init and the provider, in the order of their making.
     found: Vec<Pid>,
-    /// The children in which the launcher tries its calls, under a filter.
-    trials: Vec<Pid>,
+    /// The launcher's children that are no cell: one tries its calls under a
+    /// filter, one keeps what a test has made.
+    helpers: Vec<Pid>,
     calls: BTreeMap<Process, Vec<i64>>,
     /// Whether the target has been entered and not left.
     failing: bool,
@@ -886,7 +887,7 @@ impl Tracer {
     }
 
     fn meet(&mut self, pid: Pid) {
-        if !self.found.contains(&pid) && !self.trials.contains(&pid) {
+        if !self.found.contains(&pid) && !self.helpers.contains(&pid) {
             self.found.push(pid);
             self.pids.lock().unwrap().push(pid);
         }
@@ -909,11 +910,13 @@ impl Tracer {
                 }
                 if event != libc::PTRACE_EVENT_EXEC {
                     let child = Pid::from_raw(ptrace::getevent(pid).unwrap_or_default() as i32);
-                    if event == libc::PTRACE_EVENT_VFORK && self.process(pid) == Some(Process::Launcher) {
+                    let flags = ptrace::getregs(pid).map_or(0, |registers| registers.rdi);
+                    let is_cell = flags & libc::CLONE_NEWUSER as u64 != 0;
+                    if !is_cell && self.process(pid) == Some(Process::Launcher) {
                         // It may have begun before its parent's word.
                         self.found.retain(|found| *found != child);
                         self.calls.remove(&Process::Init);
-                        self.trials.push(child);
+                        self.helpers.push(child);
                     }
                     self.meet(child);
                 }
