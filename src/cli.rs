@@ -274,6 +274,9 @@ pub struct CellOptions {
     /// FILTER is a path (./own.bpf, own.json), that one on top of it.
     #[arg(long, value_name = "FILTER", help_heading = "Layers")]
     pub seccomp: Vec<String>,
+    /// Say nothing of the warning NAME, as `policy check` calls it: home-in-view.
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub accept: Vec<String>,
     /// Go on without LAYER where the host lacks it.
     #[arg(long, value_name = "LAYER", help_heading = "Layers")]
     pub allow_missing: Vec<Layer>,

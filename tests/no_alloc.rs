@@ -239,6 +239,7 @@ fn policy(root: &Path) -> Policy {
         network: Default::default(),
         seccomp: Default::default(),
         limits: Default::default(),
+        accept: Vec::new(),
         require: Default::default(),
     };
     policy.run.expose = vec![expose("own", false), expose("made/one", true)];

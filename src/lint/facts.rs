@@ -15,6 +15,7 @@ use nix::unistd::{getgroups, getppid};
 
 use super::places::{CREDENTIALS, SOCKETS};
 use super::service::{Service, Socket};
+use super::views::Views;
 use crate::host::{Ids, worktree};
 use crate::policy::Policy;
 use crate::sockets;
@@ -94,6 +95,16 @@ impl fmt::Display for Listener {
 }
 
 impl Facts {
+    /// The few facts that the warnings of a run rest on: of credentials alone, those
+    /// that a view could show are looked for.
+    pub(super) fn at_start(policy: &Policy, ids: Ids) -> Facts {
+        let homes = homes(Some(ids));
+        let views = Views::of(policy);
+        let is_shown = |path: &PathBuf| views.all.iter().any(|view| views.shows(view, path));
+        let credentials = in_homes(&homes, &CREDENTIALS).filter(is_shown).filter(|path| path.exists());
+        Facts { credentials: credentials.collect(), harness: harness(), homes, ..Facts::default() }
+    }
+
     /// Looks at the host, for a policy. `policies` are the policy files that were named, `ids` who
     /// the cell would run as, where that is known. What cannot be read is left out.
     pub fn probe(policy: &Policy, policies: &[PathBuf], ids: Option<Ids>) -> Facts {

@@ -21,7 +21,8 @@ pub use missing::unused_variable;
 pub use service::{Service, Socket};
 
 use crate::error::Error;
-use crate::policy::secret::looks_secret;
+use crate::host::Ids;
+use crate::policy::secret::{is_model_key, looks_secret};
 use crate::policy::{Layer, Mode, NetworkMode, Policy};
 
 /// One known way out of a cell.
@@ -66,6 +67,8 @@ impl Report<'_> {
 
 /// What would keep a run from starting, then the ways out that are known, those
 /// of files first.
+///
+/// What the policy accepts by name is left out.
 pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     let mut warnings = missing::warnings(policy, facts);
     warnings.extend(files::warnings(policy, facts));
@@ -76,6 +79,24 @@ pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     warnings.extend(nested(policy));
     warnings.extend(devices(policy));
     warnings.extend(layers(policy));
+    warnings.retain(|warning| !policy.accept.iter().any(|name| name == warning.name));
+    warnings
+}
+
+/// What a run itself warns of: what gives the most away, as far as it can be told
+/// by paths and without a look at sockets and tables.
+pub fn at_start(policy: &Policy, ids: Ids) -> Vec<Warning> {
+    const TOLD: [&str; 4] = ["home-in-view", "credentials-in-view", "writable-startup", "harness-in-view"];
+    let shows_nothing = policy.filesystem.binds().next().is_none()
+        && policy.run.expose.is_empty()
+        && policy.channel.is_none()
+        && policy.workspace.is_none();
+    if shows_nothing {
+        return Vec::new();
+    }
+    let mut warnings = files::warnings(policy, &Facts::at_start(policy, ids));
+    warnings.retain(|warning| TOLD.contains(&warning.name));
+    warnings.retain(|warning| !policy.accept.iter().any(|name| name == warning.name));
     warnings
 }
 
@@ -166,7 +187,8 @@ fn secrets(policy: &Policy) -> Vec<Warning> {
     [("environment.pass", passed), ("environment.set", set)]
         .into_iter()
         .filter_map(|(origin, mut names)| {
-            names.retain(|name| looks_secret(name));
+            // Without the key of its own model no provider works.
+            names.retain(|name| looks_secret(name) && !is_model_key(name));
             let (are, them) = (plural(&names, "is", "are"), plural(&names, "it", "them"));
             (!names.is_empty()).then(|| {
                 warning(

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::Umask;
 use super::error::Problem;
+use super::{Umask, WARNINGS};
 
 /// Bytes of the kernel's `nodename` without its NUL.
 const HOSTNAME_MAX: usize = 64;
@@ -188,6 +188,21 @@ pub fn umask_text(umask: Umask) -> String {
         Umask::Inherit => "inherit".to_owned(),
         Umask::Mask(mask) => format!("{mask:03o}"),
     }
+}
+
+/// The name of a warning.
+///
+/// # Errors
+///
+/// A name that no warning has.
+pub fn warning(name: &str) -> Result<String, Problem> {
+    if WARNINGS.contains(&name) {
+        return Ok(name.to_owned());
+    }
+    let alike = WARNINGS.into_iter().map(|known| (strsim::jaro(name, known), known));
+    let nearest = alike.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
+    let suggestion = nearest.map(|(_, known)| known);
+    Err(Problem::UnknownWarning { name: name.to_owned(), suggestion })
 }
 
 /// A name that must say something.

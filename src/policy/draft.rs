@@ -36,6 +36,7 @@ pub(super) struct Draft {
     seccomp: Seccomp,
     limits: Limits,
     require: Require,
+    accept: Vec<String>,
 }
 
 /// Entries are as written: they count from the directory, once it is known.
@@ -56,6 +57,10 @@ impl Draft {
     /// Adds a file; what it extends was added before.
     pub fn add_file(&mut self, file: File, source: &Source) -> Result<(), PolicyError> {
         set(&mut self.mode, file.mode);
+        for name in &file.accept {
+            let name = source.read(name, |name, _| check::warning(name))?;
+            add(&mut self.accept, name);
+        }
         self.add_cell(&file.cell, source)?;
         self.add_filesystem(&file.filesystem, source)?;
         self.add_run(&file.run, source)?;
@@ -316,6 +321,9 @@ impl Draft {
         if let Some(count) = options.processes {
             self.limits.processes = flag("--processes", |_| check::count(count))?;
         }
+        for name in &options.accept {
+            add(&mut self.accept, flag("--accept", |_| check::warning(name))?);
+        }
         for layer in &options.allow_missing {
             add(&mut self.require.allow_missing, *layer);
         }
@@ -340,6 +348,7 @@ impl Draft {
             seccomp: self.seccomp,
             limits: self.limits,
             require: self.require,
+            accept: self.accept,
         };
         one_entry_each(&policy)?;
         Ok(policy)
@@ -500,8 +509,8 @@ fn set<T: Copy>(value: &mut T, given: Option<T>) {
     }
 }
 
-fn add(layers: &mut Vec<Layer>, layer: Layer) {
-    if !layers.contains(&layer) {
-        layers.push(layer);
+fn add<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
     }
 }

@@ -120,6 +120,8 @@ pub enum Problem {
     NoCount,
     #[error("`{text}` is no size")]
     BadSize { text: String, instead: Option<String> },
+    #[error("there is no warning `{name}`")]
+    UnknownWarning { name: String, suggestion: Option<&'static str> },
     #[error("`{0}` is no umask")]
     BadUmask(String),
     #[error("`{}` is not below /dev", .0.display())]
@@ -271,6 +273,12 @@ impl PolicyError {
                 return Some(format!("write {instead}; the units are K, M, G and T, of 1024 each"));
             }
             Problem::BadSize { instead: None, .. } => "write bytes, or a number with K, M, G or T: 512M",
+            Problem::UnknownWarning { suggestion: Some(known), .. } => {
+                return Some(format!("did you mean `{known}`?"));
+            }
+            Problem::UnknownWarning { suggestion: None, .. } => {
+                return Some(format!("the warnings are {}", super::WARNINGS.join(", ")));
+            }
             Problem::BadUmask(_) => "write an octal number such as 027, or `inherit`",
             Problem::NotADevice(_) => "name a device node below /dev; files and directories are views",
             Problem::NoLandlockAbi => {

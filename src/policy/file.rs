@@ -26,6 +26,9 @@ pub struct File {
     /// Built-in profiles by name, and files, that this one adds to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extends: Vec<At<String>>,
+    /// The warnings that are known of and meant, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accept: Vec<At<String>>,
     /// Who sandboxes the provider's tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,

@@ -78,6 +78,8 @@ pub struct Policy {
     pub limits: Limits,
     /// What the host must have and what may be left out.
     pub require: Require,
+    /// The warnings that are known of and meant, by name.
+    pub accept: Vec<String>,
 }
 
 /// Who is the sandbox of the provider's tools.
@@ -288,6 +290,31 @@ pub enum ProtectMissing {
     /// It cannot be made: the workspace is an overlay that has it, empty.
     Overlay,
 }
+
+/// The warnings that can be accepted, by name; docs/policy.md explains each.
+pub const WARNINGS: [&str; 21] = [
+    "repository-not-shown",
+    "socket-in-view",
+    "credentials-in-view",
+    "home-in-view",
+    "writable-startup",
+    "writable-path",
+    "writable-cell-path",
+    "harness-in-view",
+    "policy-in-view",
+    "channel-in-rights",
+    "source-missing",
+    "hidden-missing",
+    "channel-granted-whole",
+    "loopback-listener",
+    "cloud-metadata",
+    "group-keeps-power",
+    "secret-variable",
+    "device-granted",
+    "nested-mode",
+    "layer-off",
+    "layer-optional",
+];
 
 /// `PATH` of the provider where no policy says.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";

@@ -60,12 +60,14 @@ fn file(policy: &Policy) -> Result<File, PolicyError> {
         seccomp,
         limits,
         require,
+        accept,
     } = policy;
     let Network { mode: network } = network;
     let Require { landlock, allow_missing, without } = require;
     Ok(File {
         version: 1,
         extends: Vec::new(),
+        accept: accept.iter().cloned().map(At::from).collect(),
         mode: Some(*mode),
         cell: cell_table(cell)?,
         filesystem: filesystem_table(filesystem)?,

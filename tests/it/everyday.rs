@@ -114,3 +114,26 @@ fn the_first_policy_of_an_evaluation_works() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(user.path("state/r1/b").exists() && user.path("repo/a").exists());
 }
+
+#[test]
+fn a_run_warns_of_a_home_in_view_unless_that_is_accepted() {
+    let Some(user) = User::new() else { return };
+    user.directory("home/.ssh");
+    user.directory("home/project");
+    let run = |options: &[&str]| {
+        let mut run = user.cell(options, &["true"]);
+        let output = run.env("HOME", user.path("home")).current_dir(user.path("home")).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&["--workspace", "."]);
+    assert_eq!(code, Some(0), "{said}");
+    for name in ["home-in-view", "credentials-in-view", "writable-startup"] {
+        assert_eq!(said.matches(&format!("(--accept {name})")).count(), 1, "{said}");
+    }
+    let (_, said) = run(&["--workspace", ".", "--accept", "home-in-view", "--accept", "credentials-in-view"]);
+    assert!(!said.contains("home-in-view") && said.contains("writable-startup"), "{said}");
+    assert_eq!(run(&["--workspace", "project"]), (Some(0), String::new()));
+    assert_eq!(run(&[]), (Some(0), String::new()));
+    let (code, said) = run(&["--accept", "home-in-sight"]);
+    assert!(code == Some(125) && said.contains("did you mean `home-in-view`?"), "{said}");
+}

@@ -117,7 +117,7 @@ fn each_way_out_has_its_warning() {
         (&["--net", "host"], &["loopback-listener"]),
         (&["--without", "network"], &["loopback-listener", "layer-off"]),
         (&["--env", "GITHUB_TOKEN", "--env", "DB_PASSWORD=x"], &["secret-variable", "secret-variable"]),
-        (&["--profile", "claude", "--var", "state=/srv/state"], &["secret-variable"]),
+        (&["--profile", "claude", "--var", "state=/srv/state"], &[]),
         (&["--channel", "/tmp/chan"], &["channel-in-rights"]),
         (&["--channel", "/home/agent/chan"], &["channel-in-rights"]),
         (&["--channel", "/data/chan", "--tmpfs", "/data"], &["channel-in-rights"]),

@@ -34,6 +34,7 @@ fn nothing() -> Policy {
         seccomp: Default::default(),
         limits: Default::default(),
         require: Default::default(),
+        accept: Vec::new(),
     }
 }
 

@@ -78,6 +78,7 @@ fn flags(flags: &[&str]) -> Policy {
 pub(crate) const EVERYTHING: &str = r#"
 version = 1
 mode = "nested"
+accept = ["nested-mode"]
 
 [cell]
 hostname = "node-1.example"

@@ -10,7 +10,7 @@ use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
     Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
     LockAccess, Mode, Network, NetworkMode, Origin, Policy, Protect, ProtectMissing, Require, RunScope,
-    Seccomp, System, Tmpfs, Umask, Workspace, profile, schema::schema,
+    Seccomp, System, Tmpfs, Umask, WARNINGS, Workspace, profile, schema::schema,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -162,6 +162,7 @@ prop_compose! {
         limits in (1u64..9999, prop::option::of(1u64..99), prop::option::of(1u64..1 << 40), prop::option::of(1u64..9)),
         landlock in 1u32..99,
         allow_missing in layers(),
+        accept in subsequence(WARNINGS.to_vec(), 0..=WARNINGS.len()),
         without in subsequence(vec![Layer::Landlock, Layer::Seccomp, Layer::Network], 0..=3),
     ) -> Policy {
         Policy {
@@ -179,6 +180,7 @@ prop_compose! {
                 Limits { processes, open_files, file_size, tmp }
             },
             require: Require { landlock, allow_missing, without },
+            accept: accept.into_iter().map(str::to_owned).collect(),
         }
     }
 }
@@ -213,6 +215,7 @@ const FLAGS: &[&str] = &[
     "--chdir=/data",
     "--hostname=other",
     "--processes=99",
+    "--accept=home-in-view",
     "--umask=inherit",
     "--device=/dev/kvm",
     "--timeout=1h30m500ms",
