@@ -491,6 +491,9 @@ pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>
     let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
     for step in &plan.provider {
         match step {
+            Step::SetLimit { resource, value } => {
+                add("limits", resource.name(), (*value).into(), Source::Installed);
+            }
             Step::CreateRuleset { handled } => {
                 add("landlock", "fs", crate::plan::landlock::rights(handled.fs).into(), Source::Installed);
                 add(

@@ -51,7 +51,7 @@ pub const FAULTS: [Fault; 12] = [
         signs: &[sign(Stage::Namespaces, None, &[Errno::ENOSPC, Errno::EUSERS])],
         cause: "a limit on namespaces is used up or zero, here or in an outer user namespace; this is not disk space",
         remedy: "raise user.max_user_namespaces and its siblings (sysctl user), end what holds the namespaces (lsns), \
-                 or start outside a sandbox that forbids inner ones",
+                 or start outside a sandbox that forbids inner ones; in a cell of mode nested, --allow-missing cgroup",
         for_users: None,
     },
     Fault {
