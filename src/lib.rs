@@ -131,9 +131,6 @@ fn run_cell(options: RunOptions) -> u8 {
         Ok((policy, ids)) => {
             launch.ids = ids;
             launch.umask = callers_umask(&policy);
-            for lint::Warning { name, origin, what, .. } in lint::at_start(&policy, ids) {
-                notices::say(&format!("warning: {origin}: {what} (--accept {name})"));
-            }
             launch::run(&policy, options.command, &launch)
         }
         Err(error) => launch::refuse(&launch, error),

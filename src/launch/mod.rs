@@ -27,6 +27,7 @@ use crate::error::{Error, printable};
 use crate::evidence::Report;
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
+use crate::lint::{self, Warning};
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
 use crate::policy::{Mode, Policy};
@@ -180,6 +181,11 @@ fn launch(
         umask: options.umask,
     };
     let (policy, mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    if options.runs() {
+        for Warning { name, origin, what, .. } in lint::at_start(&policy, options.ids) {
+            notices::say(&format!("warning: {origin}: {what} (--accept {name})"));
+        }
+    }
     let policy = &*policy;
     let hint = ids::as_run(options.ids, || Ok(hint_at_repository(policy, &host)))?;
     if let Some(hint) = hint.filter(|_| options.runs()) {
