@@ -17,7 +17,7 @@ use clap::builder::{PathBufValueParser, PossibleValuesParser, StringValueParser,
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::error::Error;
-use crate::policy::{Layer, Mode, NetworkMode, profile};
+use crate::policy::{Layer, Mode, NetworkMode, Telling, profile};
 pub use args::{ArgsError, expand_args};
 pub use refusal::Refusal;
 pub use verify::{TestOptions, VerifyOptions};
@@ -266,6 +266,9 @@ pub struct CellOptions {
     /// DEST it has its own path, and with --policy /work; `:same` is its own path too.
     #[arg(long, value_name = "DIR[:DEST][:ro]", help_heading = "Files")]
     pub workspace: Option<OsString>,
+    /// What it comes to when the run changed what git tracks or runs in the workspace.
+    #[arg(long, value_name = "HOW", help_heading = "Files")]
+    pub told: Option<Telling>,
 
     /// Which network the cell has.
     #[arg(long, value_name = "NETWORK", help_heading = "Layers")]

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Reason};
 use crate::host::Ids;
-use crate::outcome::{Class, Outcome, Usage};
+use crate::outcome::{Class, Outcome, Told, Usage};
 use crate::plan::{Hidden, Plan, Step, Waiver};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
@@ -101,6 +101,8 @@ pub enum ReportEvent {
         /// What the run had made at protected paths and was removed, relative to
         /// the workspace.
         swept: Vec<String>,
+        /// What the run changed that others will run, and that stays.
+        told: Vec<Told>,
     },
 }
 
@@ -289,6 +291,7 @@ impl Report {
             retryable: outcome.is_retryable(),
             error: outcome.error.as_ref().map(Reason::from),
             swept: outcome.swept.clone(),
+            told: outcome.told.clone(),
         })?;
         self.settle().map_err(|errno| self.failed(&errno.into()))
     }

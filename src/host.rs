@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use crate::git::Repository;
 use crate::input;
 use crate::limits::rlimits::Rlimits;
 use crate::policy::{Layer, System};
@@ -54,6 +55,8 @@ pub struct Host {
     pub without_overlay: Vec<PathBuf>,
     /// The names in the directories that are built of single views for that reason.
     pub listings: BTreeMap<PathBuf, Vec<OsString>>,
+    /// The workspace as git sees it, where the policy protects something there.
+    pub repository: Repository,
 }
 
 /// Who the provider is to the kernel.
@@ -205,6 +208,7 @@ impl Host {
             refused: Vec::new(),
             without_overlay: Vec::new(),
             listings: BTreeMap::new(),
+            repository: Repository::default(),
             files,
         }
     }
@@ -219,6 +223,13 @@ impl Host {
                 self.files.insert(path.clone(), look_up(&path));
             }
             self.listings.insert(directory, names);
+        }
+    }
+
+    /// Looks at each of `paths`, too.
+    pub fn look_at(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        for path in paths {
+            self.files.entry(path).or_insert_with_key(|path| look_up(path));
         }
     }
 

@@ -20,6 +20,7 @@ pub mod demo;
 pub mod error;
 pub mod evidence;
 pub mod fault;
+pub mod git;
 pub mod host;
 pub mod input;
 pub mod launch;
@@ -113,6 +114,9 @@ fn obey(arguments: Vec<OsString>) -> u8 {
     }
 }
 
+/// How many changes are told of one by one on standard error.
+const MOST_TOLD: usize = 20;
+
 fn run_cell(options: RunOptions) -> u8 {
     if options.verbose > 0 {
         log_to_stderr(options.verbose);
@@ -137,6 +141,12 @@ fn run_cell(options: RunOptions) -> u8 {
     };
     if !outcome.swept.is_empty() {
         notices::say(&format!("removed what the run made at protected paths: {}", outcome.swept.join(", ")));
+    }
+    for told in outcome.told.iter().take(MOST_TOLD) {
+        notices::say(&format!("{}: {}; see: {}", told.path, told.what, told.command));
+    }
+    if let Some(more) = outcome.told.len().checked_sub(MOST_TOLD).filter(|more| *more > 0) {
+        notices::say(&format!("{more} more changes of that kind, which --report lists"));
     }
     if outcome.class == outcome::Class::TimedOut {
         // Below a second the milliseconds count.

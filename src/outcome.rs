@@ -22,10 +22,23 @@ pub struct Outcome {
     /// What the run had made at protected paths and was removed, relative to the
     /// workspace.
     pub swept: Vec<String>,
+    /// What the run changed that others will run, and that stays.
+    pub told: Vec<Told>,
     /// From before the clone to the end of the cell.
     pub wall: Duration,
     /// What the cell used.
     pub usage: Usage,
+}
+
+/// One change of a run's that somebody should see before anything runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Told {
+    /// Where, relative to the workspace.
+    pub path: String,
+    /// What the run did there.
+    pub what: String,
+    /// The command that shows it, for a shell in the workspace.
+    pub command: String,
 }
 
 /// Why a run ended.
@@ -91,6 +104,7 @@ impl Outcome {
             signal: None,
             error: Some(error),
             swept: Vec::new(),
+            told: Vec::new(),
             wall,
             usage: Usage::default(),
         }

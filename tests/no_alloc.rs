@@ -233,6 +233,7 @@ fn policy(root: &Path) -> Policy {
             access: Access::ReadOnly,
             protect: Vec::new(),
             protect_missing: Default::default(),
+            told: Default::default(),
             origin: origin.clone(),
         }),
         environment: Default::default(),

@@ -31,6 +31,9 @@ use crate::verify::{self, Line};
 /// How long a cell that is tested may take to come to its exec.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long it may take to remove what the run has made at protected paths.
+const SWEEP: Duration = Duration::from_secs(120);
+
 /// What stays the same however often a cell is begun.
 pub(super) struct Launch<'a> {
     pub policy: &'a Policy,
@@ -129,8 +132,13 @@ pub(super) fn attempt(
             told.status.executed();
             Ok(())
         }
-        Event::Gone => {
-            swept = sweep.take().map(Sweep::finish).unwrap_or_default();
+        Event::Gone { is_told } => {
+            // Whoever has told the run to end waits for the grace, as for the provider.
+            let patience = if is_told { policy.cell.timeout_grace } else { SWEEP };
+            let deadline = Instant::now().checked_add(patience);
+            let mut go_on =
+                || !signals::is_told_to_end() && deadline.is_none_or(|deadline| Instant::now() < deadline);
+            swept = sweep.take().map(|sweep| sweep.finish(&mut go_on)).unwrap_or_default();
             Ok(())
         }
     });

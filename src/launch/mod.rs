@@ -1,6 +1,7 @@
 //! The launcher: makes the cell and stays with it to its end.
 
 mod attempt;
+mod changes;
 mod explain;
 pub mod first_calls;
 pub mod ids;
@@ -9,6 +10,7 @@ mod outlet;
 mod prepare;
 pub mod program;
 mod received;
+mod remove;
 mod screen;
 mod signals;
 pub mod status;
@@ -18,6 +20,7 @@ mod sweep;
 mod terminal;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -25,12 +28,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, printable};
 use crate::evidence::Report;
+use crate::git::Repository;
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
 use crate::lint::{self, Warning};
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Access, Mode, Policy, Workspace};
 use crate::sys::{Call, Failure, credentials};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};
@@ -233,6 +237,7 @@ fn launch(
         };
         return Ok(Outcome {
             swept: swept.removed,
+            told: swept.told,
             error: outcome.error.or(ended.trouble).or(swept.error),
             ..outcome
         });
@@ -294,7 +299,23 @@ pub fn probe(policy: &Policy, ids: Ids) -> Result<(Cow<'_, Policy>, Host), Error
 
 fn look(policy: &Policy, ids: Ids) -> Host {
     let own_filter = policy.seccomp.file.as_ref().map(|file| &*file.path);
-    Host::probe(ids, policy.filesystem.system, own_filter, plan::paths(policy))
+    let mut host = Host::probe(ids, policy.filesystem.system, own_filter, plan::paths(policy));
+    look_at_repository(policy, &mut host);
+    host
+}
+
+/// Looks at what git tracks of the protected paths, and at what is held for that.
+fn look_at_repository(policy: &Policy, host: &mut Host) {
+    let is_written = |workspace: &&Workspace| workspace.access == Access::ReadWrite;
+    let Some(Workspace { dir, protect, .. }) = policy.workspace.as_ref().filter(is_written) else { return };
+    let protected: Vec<&Path> = protect.iter().map(|protect| &*protect.path).collect();
+    if protected.is_empty() {
+        return;
+    }
+    host.repository = Repository::look(dir, &protected);
+    let held = host.repository.held(protect);
+    let paths = held.iter().flat_map(|held| held.path.ancestors()).filter(|path| *path != Path::new(""));
+    host.look_at(paths.map(|path| dir.join(path)).collect::<BTreeSet<_>>());
 }
 
 /// Says which repository a workspace without one of its own lacks.

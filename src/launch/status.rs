@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::notices;
 use crate::error::Error;
-use crate::outcome::{Class, Outcome};
+use crate::outcome::{Class, Outcome, Told};
 use crate::plan::Plan;
 use crate::sys::fd;
 
@@ -56,6 +56,8 @@ pub enum StatusEvent {
         fault: Option<&'static str>,
         /// What the run had made at protected paths and was removed.
         swept: Vec<String>,
+        /// What the run changed that others will run, and that stays.
+        told: Vec<Told>,
     },
 }
 
@@ -104,6 +106,7 @@ impl Status {
             error: outcome.error.as_ref().map(ToString::to_string),
             fault: outcome.error.as_ref().and_then(|error| error.fault),
             swept: outcome.swept.clone(),
+            told: outcome.told.clone(),
         });
         notices::finish_status().map_err(|errno| {
             let error = Error::new("status", "--json-status-fd has not taken every line").errno(errno);

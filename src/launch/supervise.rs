@@ -92,8 +92,9 @@ pub(super) enum Event<'a> {
     Probed { probe: u32, answer: Answer },
     /// The provider runs.
     Executed,
-    /// Nothing lives any more of a cell whose provider may have run.
-    Gone,
+    /// Nothing lives any more of a cell whose provider may have run; whether that
+    /// was told to end.
+    Gone { is_told: bool },
 }
 
 impl Running {
@@ -458,7 +459,7 @@ impl Running {
         let rest = self.take_the_rest();
         // Before the last output is carried: its reader may take its time.
         if self.state.failed.is_none() {
-            let _ = tell(Event::Gone);
+            let _ = tell(Event::Gone { is_told: self.state.canceled || self.state.timed_out });
         }
         self.carry_last_output(rest);
         // Gives the terminal back.
@@ -518,8 +519,8 @@ impl Ended {
             Some(_) => Class::Signaled,
             None => Class::Exited,
         };
-        let (error, swept) = (None, Vec::new());
-        Outcome { class, code, signal, error, swept, wall: self.wall, usage: self.usage() }
+        let (error, swept, told) = (None, Vec::new(), Vec::new());
+        Outcome { class, code, signal, error, swept, told, wall: self.wall, usage: self.usage() }
     }
 
     /// A child that ended without a word.

@@ -5,36 +5,38 @@
 //! that nothing outside of the workspace is reached, whatever the run has left
 //! there and whoever moves things meanwhile.
 
+use std::ffi::OsStr;
 use std::ffi::{CStr, CString};
-use std::fs::{self, Permissions, ReadDir};
-use std::ops::RangeFrom;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::fs::{self, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::{RenameFlags, renameat2};
 
+use super::changes::Changes;
 use super::ids;
+use super::remove::{Left, enter, remove};
 use crate::error::{Error, printable};
+use crate::git::{Repository, repository};
 use crate::host::{Host, Ids, Kind, Lookup};
-use crate::policy::{Access, Mode, Policy, ProtectMissing, Workspace};
+use crate::outcome::Told;
+use crate::policy::{Access, Mode, Policy, ProtectMissing, Telling, WAYS_AROUND, Workspace};
 use crate::sys::fd::Identity;
-use crate::sys::{Errno, Failure, errno, fd};
+use crate::sys::{Errno, Failure, fd};
 
 /// What a sweep came to.
 #[derive(Default)]
 pub(super) struct Swept {
     /// What was removed, relative to the workspace.
     pub removed: Vec<String>,
+    /// What the run changed that git tracks or runs.
+    pub told: Vec<Told>,
     /// Why something may be left.
     pub error: Option<Error>,
 }
-
-/// How many directories are open at once. What lies deeper is moved up first, so
-/// that no tree is too deep for the descriptors of a process.
-const DEPTH: usize = 32;
 
 /// The protected paths of a run, from before its first step to the end of its cell.
 pub(super) struct Sweep<'a> {
@@ -42,10 +44,13 @@ pub(super) struct Sweep<'a> {
     ids: Ids,
     /// The directory that the cell sees.
     identity: Identity,
+    /// The workspace as git has it before the run.
+    repository: Repository,
+    changes: Changes,
     /// Where nothing stood, so that the run can make something.
-    missing: Vec<&'a Path>,
+    missing: Vec<PathBuf>,
     /// What stood at the others. Held open, so that no later file gets its number.
-    held: Vec<(&'a Path, OwnedFd)>,
+    held: Vec<(PathBuf, OwnedFd)>,
     /// Whether the run could take them away itself (the nested mode).
     can_remove: bool,
 }
@@ -54,30 +59,39 @@ impl<'a> Sweep<'a> {
     /// What there is to do at the end; `None` where that is nothing.
     pub fn prepare(policy: &'a Policy, host: &Host) -> Result<Option<Sweep<'a>>, Error> {
         let Some(workspace) = &policy.workspace else { return Ok(None) };
-        let sweeps =
-            workspace.access == Access::ReadWrite && workspace.protect_missing == ProtectMissing::Sweep;
-        if !sweeps || workspace.protect.is_empty() {
+        if workspace.access == Access::ReadOnly || workspace.protect.is_empty() {
             return Ok(None);
         }
         let Lookup::Found(file) = host.file(&workspace.dir) else {
             unreachable!("a plan was made with this workspace");
         };
-        let mut sweep = Sweep {
-            workspace,
-            ids: host.ids,
-            identity: file.identity,
-            missing: Vec::new(),
-            held: Vec::new(),
-            can_remove: policy.mode == Mode::Nested,
-        };
         ids::as_run(host.ids, || {
-            workspace.protect.iter().try_for_each(|protect| sweep.add(&protect.path, host))
-        })?;
-        Ok(Some(sweep))
+            let root = fd::open_path(fd::CWD, &c_string(workspace.dir.as_os_str().as_bytes()))
+                .and_then(|root| fd::must_be(root.as_fd(), file.identity).map(|()| root))
+                .map_err(|failure| replaced(workspace, failure.errno))?;
+            let mut sweep = Sweep {
+                workspace,
+                ids: host.ids,
+                identity: file.identity,
+                changes: Changes::prepare(root.as_fd(), workspace, &host.repository),
+                repository: host.repository.clone(),
+                missing: Vec::new(),
+                held: Vec::new(),
+                can_remove: policy.mode == Mode::Nested,
+            };
+            let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
+            for protect in host.repository.held(&workspace.protect) {
+                // An overlay has something at the others.
+                if !by_overlay || is_swept_below_an_overlay(&protect.path) {
+                    sweep.add(protect.path, host)?;
+                }
+            }
+            Ok(Some(sweep))
+        })
     }
 
-    fn add(&mut self, path: &'a Path, host: &Host) -> Result<(), Error> {
-        let whole = self.workspace.dir.join(path);
+    fn add(&mut self, path: PathBuf, host: &Host) -> Result<(), Error> {
+        let whole = self.workspace.dir.join(&path);
         let Lookup::Found(file) = host.file(&whole) else {
             self.missing.push(path);
             return Ok(());
@@ -94,24 +108,36 @@ impl<'a> Sweep<'a> {
     }
 
     /// Removes, as the id of the run, what stands where nothing stood.
-    pub fn finish(self) -> Swept {
+    /// It takes as long as `go_on` says; what is left then is told.
+    pub fn finish(self, go_on: &mut dyn FnMut() -> bool) -> Swept {
         let mut swept = Swept::default();
-        let result = ids::as_run(self.ids, || self.sweep_paths(&mut swept.removed));
+        let result = ids::as_run(self.ids, || self.sweep_paths(&mut swept, go_on));
         swept.error = result.err();
+        let is_wrong = self.workspace.told == Telling::Error && swept.error.is_none();
+        if let Some(first) = swept.told.first().filter(|_| is_wrong) {
+            swept.error = Some(changed(self.workspace, first));
+        }
         swept
     }
 
-    fn sweep_paths(&self, removed: &mut Vec<String>) -> Result<(), Error> {
+    fn sweep_paths(&self, swept: &mut Swept, go_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         let workspace = self.workspace;
         let root = self.open().map_err(|failure| replaced(workspace, failure.errno))?;
-        let mut left: Vec<(&Path, Left)> = Vec::new();
-        for path in &self.missing {
-            match remove_at(&root, path) {
-                Ok(Some(path)) => removed.push(path.to_string_lossy().into_owned()),
+        let protected: Vec<&Path> = workspace.protect.iter().map(|protect| &*protect.path).collect();
+        let now = Repository::now(root.fd.as_fd(), &workspace.dir, &protected);
+        let mut left: Vec<(PathBuf, Left)> = Vec::new();
+        let made = self.made(root.fd.as_fd(), &now).unwrap_or_else(|why| {
+            left.push((why.path.clone(), why));
+            Vec::new()
+        });
+        for path in made {
+            match remove_at(&root, &path, go_on) {
+                Ok(Some(path)) => swept.removed.push(path.to_string_lossy().into_owned()),
                 Ok(None) => {}
                 Err(why) => left.push((path, why)),
             }
         }
+        swept.told = self.changes.tell(root.fd.as_fd(), workspace, &now);
         let lost = self.held.iter().filter(|(path, held)| self.is_lost(&root, path, held));
         let lost: Vec<String> = lost.map(|(path, _)| shown(path)).collect();
         match &*left {
@@ -122,6 +148,20 @@ impl<'a> Sweep<'a> {
                 Err(not_removed(workspace, &paths.join(", "), first))
             }
         }
+    }
+
+    /// What the run has made and git does not track `now`: at protected paths where
+    /// nothing stood, and beside the tracked files of a protected directory.
+    fn made(&self, root: BorrowedFd, now: &Repository) -> Result<Vec<PathBuf>, Left> {
+        let stood = self.held.iter().map(|(path, _)| path);
+        let tracked = now.tracked.paths.iter().chain(&self.repository.tracked.paths);
+        let known = tracked.chain(stood).cloned().collect();
+        let places = self.missing.iter().chain(self.repository.beside.keys());
+        let mut made = Vec::new();
+        for path in places.cloned().chain(now.ways_around()) {
+            repository::unknown(root, &path, &known, &mut made).map_err(|errno| Left { path, errno })?;
+        }
+        Ok(made)
     }
 
     /// The workspace, if it is still the one that the cell has seen.
@@ -140,16 +180,14 @@ impl<'a> Sweep<'a> {
                 (Ok(found), Ok(held)) => (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino),
                 _ => true,
             },
-            Err(Errno::ENOENT | Errno::ENOTDIR) => self.can_remove,
+            // What stands beside tracked files moves with their directory.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                let is_beside = |entries: &Vec<(PathBuf, bool)>| entries.iter().any(|(one, _)| one == path);
+                self.can_remove || self.repository.beside.values().any(is_beside)
+            }
             Err(_) => true,
         }
     }
-}
-
-/// Why something stays that was to be removed, and where it is.
-struct Left {
-    path: PathBuf,
-    errno: Errno,
 }
 
 /// How far a path leads through directories.
@@ -178,18 +216,37 @@ fn reach(root: &Entered, path: &Path) -> Reached {
 
 /// Removes what stands at `path`, or the first link on the way there: when the
 /// run began there was none. Gives the path of what was removed.
-fn remove_at(root: &Entered, path: &Path) -> Result<Option<PathBuf>, Left> {
+fn remove_at(root: &Entered, path: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<Option<PathBuf>, Left> {
     let Reached { way, here, entry } = reach(root, path);
     match entry {
         Ok(_) | Err(Errno::ELOOP) => {}
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
         Err(errno) => return Err(Left { path: here, errno }),
     }
+    let holder = &way.last().unwrap_or(root).fd;
     let name = c_string(here.file_name().unwrap_or_default().as_bytes());
-    match remove(&way.last().unwrap_or(root).fd, &name) {
+    // Out of its place at once: to remove it may take long, and be cut short.
+    let aside = move_aside(holder, &name, &root.fd);
+    let (holder, name, moved) = match &aside {
+        Some(aside) => (&root.fd, aside, PathBuf::from(OsStr::from_bytes(aside.to_bytes()))),
+        None => (holder, &name, here.clone()),
+    };
+    match remove(holder, name, go_on) {
         Ok(()) => Ok(Some(here)),
-        Err(left) => Err(Left { path: here.iter().chain(&left.path).collect(), ..left }),
+        Err(left) => Err(Left { path: moved.iter().chain(&left.path).collect(), ..left }),
     }
+}
+
+/// Moves a directory to the top of the workspace, under a name that nobody can
+/// foresee. `None` where it cannot be moved: something may be mounted there.
+fn move_aside(holder: &OwnedFd, name: &CStr, root: &OwnedFd) -> Option<CString> {
+    // It must be writable to be moved, as its `..` changes.
+    enter(holder, name).ok()?;
+    // The standard library takes the keys of its hashes from the kernel's random numbers.
+    let number = RandomState::new().build_hasher().finish();
+    let aside = c_string(format!(".cellblock-swept-{number:016x}").as_bytes());
+    renameat2(holder, name, root, &*aside, RenameFlags::RENAME_NOREPLACE).ok()?;
+    Some(aside)
 }
 
 /// A directory on the way, in which one can look and remove until it is dropped.
@@ -217,7 +274,7 @@ impl Drop for Entered {
 
 /// Gives the owner all rights on a directory that the run has closed to itself;
 /// the former mode, where that was done. Whether it was enough, the next call says.
-fn open_up(directory: &OwnedFd) -> Option<u32> {
+pub(super) fn open_up(directory: &OwnedFd) -> Option<u32> {
     let mode = fd::stat(directory.as_fd()).ok()?.st_mode;
     let is_closed = Kind::of_mode(mode) == Kind::Directory && mode & 0o700 != 0o700;
     let mode = mode & 0o7777;
@@ -231,146 +288,6 @@ fn set_mode(fd: &OwnedFd, mode: u32) -> std::io::Result<()> {
 
 fn own_name(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-/// Removes one entry of a directory, and all below it.
-fn remove(holder: &OwnedFd, name: &CStr) -> Result<(), Left> {
-    match unlinkat(holder, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(Errno::EISDIR) => remove_tree(holder, name),
-        Err(errno) => Err(Left { path: PathBuf::new(), errno }),
-    }
-}
-
-/// A directory whose entries are being removed.
-struct Opened {
-    name: CString,
-    fd: OwnedFd,
-    entries: ReadDir,
-    /// Whether something was removed since its entries began to be read.
-    has_shrunk: bool,
-}
-
-impl Opened {
-    fn new(holder: &OwnedFd, name: &CStr) -> nix::Result<Opened> {
-        let fd = enter(holder, name)?;
-        let entries = read(&fd)?;
-        Ok(Opened { name: name.to_owned(), fd, entries, has_shrunk: false })
-    }
-}
-
-/// Opens a directory of the tree. What is mounted there is not part of it.
-fn enter(holder: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let resolve =
-        ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
-    let directory = openat2(holder, name, OpenHow::new().flags(flags).resolve(resolve))?;
-    open_up(&directory);
-    Ok(directory)
-}
-
-fn read(directory: &OwnedFd) -> nix::Result<ReadDir> {
-    fs::read_dir(own_name(directory)).map_err(|error| errno(&error))
-}
-
-/// Removes a directory and all below it, as far as it goes; the first thing that
-/// stays is told.
-fn remove_tree(holder: &OwnedFd, name: &CStr) -> Result<(), Left> {
-    let mut left = None;
-    // Counted on from one to the next: the run may have taken any number of
-    // names, and none may be tried twice.
-    let mut spare = 0u64..;
-    let root = Opened::new(holder, name).map_err(|errno| Left { path: PathBuf::new(), errno })?;
-    let mut stack = vec![root];
-    while let Some(top) = stack.last_mut() {
-        let (path, errno) = match top.entries.next() {
-            Some(Ok(entry)) => match remove_entry(&mut stack, entry.file_name().as_bytes(), &mut spare) {
-                Ok(()) => continue,
-                Err(errno) => (path_of(&stack).join(entry.file_name()), errno),
-            },
-            Some(Err(error)) => (path_of(&stack), errno(&error)),
-            None => match remove_emptied(&mut stack, holder) {
-                Ok(true) => return Ok(()),
-                Ok(false) => continue,
-                Err(errno) => {
-                    let path = path_of(&stack);
-                    stack.pop();
-                    (path, errno)
-                }
-            },
-        };
-        left.get_or_insert(Left { path, errno });
-    }
-    left.map_or(Ok(()), Err)
-}
-
-/// Where the directory on top lies, counted from the tree's root.
-fn path_of(stack: &[Opened]) -> PathBuf {
-    stack
-        .iter()
-        .skip(1)
-        .map(|opened| Path::new(std::ffi::OsStr::from_bytes(opened.name.to_bytes())))
-        .collect()
-}
-
-/// Removes an entry of the directory on top; of a directory it makes the next.
-fn remove_entry(stack: &mut Vec<Opened>, name: &[u8], spare: &mut RangeFrom<u64>) -> nix::Result<()> {
-    let name = c_string(name);
-    let depth = stack.len();
-    let top = &mut stack[depth - 1];
-    match unlinkat(&top.fd, &*name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) => top.has_shrunk = true,
-        Err(Errno::ENOENT) => {}
-        Err(Errno::EISDIR) if depth < DEPTH => {
-            let below = Opened::new(&top.fd, &name)?;
-            stack.push(below);
-        }
-        Err(Errno::EISDIR) => {
-            move_up(&stack[0].fd, &stack[depth - 1].fd, &name, spare)?;
-            stack[0].has_shrunk = true;
-            stack[depth - 1].has_shrunk = true;
-        }
-        Err(errno) => return Err(errno),
-    }
-    Ok(())
-}
-
-/// Moves a directory from `holder` to the root of the tree, under a name to spare.
-fn move_up(root: &OwnedFd, holder: &OwnedFd, name: &CStr, spare: &mut RangeFrom<u64>) -> nix::Result<()> {
-    // It must be writable to be moved, as its `..` changes.
-    enter(holder, name)?;
-    for number in spare {
-        match renameat(holder, name, root, number.to_string().as_str()) {
-            // Taken: by a directory that is not empty, or by a file.
-            Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
-            result => return result,
-        }
-    }
-    Err(Errno::EEXIST)
-}
-
-/// Removes the directory on top when its entries have been read to the end; true
-/// when that was the whole tree.
-fn remove_emptied(stack: &mut Vec<Opened>, holder: &OwnedFd) -> nix::Result<bool> {
-    let depth = stack.len();
-    let parent = if depth > 1 { &stack[depth - 2].fd } else { holder };
-    let top = &stack[depth - 1];
-    match unlinkat(parent, &*top.name, UnlinkatFlags::RemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => {}
-        // Reading may pass over entries while others are removed.
-        Err(Errno::ENOTEMPTY | Errno::EEXIST) if top.has_shrunk => {
-            let top = &mut stack[depth - 1];
-            top.entries = read(&top.fd)?;
-            top.has_shrunk = false;
-            return Ok(false);
-        }
-        Err(errno) => return Err(errno),
-    }
-    stack.pop();
-    if let Some(parent) = stack.last_mut() {
-        parent.has_shrunk = true;
-    }
-    Ok(stack.is_empty())
 }
 
 fn replaced(workspace: &Workspace, errno: Errno) -> Error {
@@ -388,10 +305,20 @@ fn not_protected(workspace: &Workspace, paths: &str) -> Error {
         .remedy("look at it before anything is run in the workspace; let no two runs have one workspace at once")
 }
 
+fn changed(workspace: &Workspace, first: &Told) -> Error {
+    Error::new("sweep", format!("the run changed what git tracks or runs in {}", shown(&workspace.dir)))
+        .cause(format!("{}: {}; `workspace.told` is `error`", first.path, first.what))
+        .remedy(format!("look at it before git is used there: {}", first.command))
+}
+
 fn not_removed(workspace: &Workspace, paths: &str, left: &Left) -> Error {
     let what = format!("what the run made in {} at {paths} is still there", shown(&workspace.dir));
     let first = shown(&left.path);
     let (cause, remedy) = match left.errno {
+        Errno::EINTR => (
+            format!("the time for it was up; what is left of it lies at {first}"),
+            "remove that before anything is run in the workspace",
+        ),
         Errno::EBUSY | Errno::EXDEV => {
             (format!("something is mounted at {first}"), "unmount it, and remove what is left")
         }
@@ -406,6 +333,11 @@ fn not_removed(workspace: &Workspace, paths: &str, left: &Left) -> Error {
         _ => (format!("{first} cannot be removed"), "remove it before anything is run in the workspace"),
     };
     Error::new("sweep", what).errno(left.errno).cause(cause).remedy(remedy)
+}
+
+/// An empty file there would keep git itself from working.
+fn is_swept_below_an_overlay(path: &Path) -> bool {
+    WAYS_AROUND.iter().any(|around| path == Path::new(around))
 }
 
 /// A path as part of a message: the run has chosen the names in it.

@@ -306,6 +306,7 @@ impl Draft {
                 None => self.pass(name),
             }
         }
+        set(&mut self.workspace.told, options.told);
         set(&mut self.network.mode, options.net);
         for filter in &options.seccomp {
             // No built-in filter has a name like a path.

@@ -12,7 +12,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, ProtectMissing, System};
+use super::{Access, ExposeKind, Layer, LockAccess, Mode, NetworkMode, ProtectMissing, System, Telling};
 
 /// What a cell holds. `${name}` in a string is the value of `--var
 /// name=VALUE`, `${env:NAME}` that of an environment variable, `$$` a dollar.
@@ -220,6 +220,11 @@ pub struct WorkspaceTable {
     /// Default `sweep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protect_missing: Option<ProtectMissing>,
+    /// What it comes to when the run changed a protected path that git tracks, or
+    /// a setting of git's that makes it run something: a line at the end
+    /// (`warn`), or an error as well (`error`). Default `warn`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told: Option<Telling>,
 }
 
 /// The provider's environment, beside PATH, HOME, TMPDIR, LANG, USER and, on a

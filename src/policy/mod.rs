@@ -264,6 +264,8 @@ pub struct Workspace {
     pub protect: Vec<Protect>,
     /// How it is kept that way where it is missing.
     pub protect_missing: ProtectMissing,
+    /// What it comes to when the run changed something that git tracks or runs.
+    pub told: Telling,
     /// Where it was written.
     pub origin: Origin,
 }
@@ -315,14 +317,28 @@ pub const WARNINGS: [&str; 21] = [
     "layer-off",
     "layer-optional",
 ];
+/// What a change comes to that is told at the end of a run.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Telling {
+    /// A line on standard error and in the report.
+    #[default]
+    Warn,
+    /// An error as well: the run ends with exit status 125.
+    Error,
+}
 
 /// `PATH` of the provider where no policy says.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// What is protected where no policy says: what a shell, a version control
 /// system, an editor or an agent outside of the cell runs by itself.
-pub const PROTECT: [&str; 12] = [
+pub const PROTECT: [&str; 14] = [
     ".git/hooks/",
+    ".git/commondir",
+    ".git/config.worktree",
     ".envrc",
     ".vscode/",
     ".mcp.json",
@@ -335,6 +351,10 @@ pub const PROTECT: [&str; 12] = [
     ".cursor/",
     ".idea/",
 ];
+
+/// The ways by which git takes its hooks and settings from elsewhere. Who
+/// protects something in `.git` protects these.
+pub const WAYS_AROUND: [&str; 2] = [".git/commondir", ".git/config.worktree"];
 
 /// Whether a tree takes writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

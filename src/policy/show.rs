@@ -175,13 +175,14 @@ fn channel_table(channel: &Channel) -> Result<ChannelTable, PolicyError> {
 }
 
 fn workspace_table(workspace: &Workspace) -> Result<WorkspaceTable, PolicyError> {
-    let Workspace { dir, at, access, protect: protected, protect_missing, origin } = workspace;
+    let Workspace { dir, at, access, protect: protected, protect_missing, told, origin } = workspace;
     Ok(WorkspaceTable {
         dir: Some(text(dir, origin)?.into()),
         at: Some(text(at, origin)?.into()),
         access: Some(*access),
         protect: Some(each(protected, protect)?),
         protect_missing: Some(*protect_missing),
+        told: Some(*told),
     })
 }
 

@@ -399,7 +399,7 @@ fn protected(scene: &Scene, checks: &mut Vec<Check>) {
     if workspace.access == Access::ReadOnly {
         return;
     }
-    for protect in &workspace.protect {
+    for protect in &scene.protected {
         let source = workspace.dir.join(&protect.path);
         let kind = match found(&source) {
             Some(file) => file.kind,

@@ -10,7 +10,7 @@ use nix::unistd::getppid;
 use super::{Canary, Request};
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::mounts::{Mount, Mounts, join};
-use crate::policy::{Access, Mode, Policy};
+use crate::policy::{Access, Mode, Policy, Protect};
 
 /// A view of the host.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub(super) struct Scene<'a> {
     pub policy: &'a Policy,
     /// The canaries that are paths: as they are written, and where links lead.
     pub canaries: Vec<PathBuf>,
+    /// What of the workspace is kept as it is.
+    pub protected: Vec<Protect>,
     /// The group of the run.
     pub gid: u32,
     pub views: Vec<View>,
@@ -77,8 +79,21 @@ impl<'a> Scene<'a> {
         let copies =
             host.system.iter().filter(|(_, entry)| is_copy(entry)).map(|(path, _)| path.clone()).collect();
         let (gid, canaries, windows) = (host.ids.gid, canaries(request), Windows::of(&views));
-        let mut scene =
-            Scene { request, policy, canaries, gid, views, windows, copies, mounts, directory: None, parent };
+        let protect = policy.workspace.as_ref().map_or(&[][..], |workspace| &workspace.protect);
+        let protected = host.repository.held(protect);
+        let mut scene = Scene {
+            request,
+            policy,
+            canaries,
+            protected,
+            gid,
+            views,
+            windows,
+            copies,
+            mounts,
+            directory: None,
+            parent,
+        };
         scene.directory = std::env::current_dir().ok().filter(|directory| {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)

@@ -12,6 +12,7 @@ mod durable;
 mod escape;
 mod everyday;
 mod filters;
+mod git;
 mod hiding;
 mod hosts;
 mod inject;

@@ -80,6 +80,7 @@ fn host(policy: &Policy) -> Host {
         _ => unreachable!(),
     };
     Host {
+        repository: Default::default(),
         ids: Ids { uid: 1000, gid: 1000, started_by_root: false },
         landlock: 6,
         seccomp: true,
@@ -192,6 +193,7 @@ fn everything() -> Policy {
         access: Access::ReadOnly,
         protect: Vec::new(),
         protect_missing: Default::default(),
+        told: Default::default(),
         origin: origin(),
     });
     policy.environment.pass = vec!["TERM".into(), "NOT_THERE".into()];
@@ -431,6 +433,7 @@ prop_compose! {
                 .map(|path| Protect { path: path.into(), is_directory: false, origin: origin() })
                 .collect(),
             protect_missing: if overlay { ProtectMissing::Overlay } else { ProtectMissing::Sweep },
+            told: Default::default(),
             origin: origin(),
         });
         policy.run.hide = entries(&hide.into_iter().flatten().collect::<Vec<_>>());

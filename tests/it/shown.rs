@@ -10,7 +10,7 @@ use cellblock::policy::show::{show, show_json};
 use cellblock::policy::{
     Access, Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits,
     LockAccess, Mode, Network, NetworkMode, Origin, Policy, Protect, ProtectMissing, Require, RunScope,
-    Seccomp, System, Tmpfs, Umask, WARNINGS, Workspace, profile, schema::schema,
+    Seccomp, System, Telling, Tmpfs, Umask, WARNINGS, Workspace, profile, schema::schema,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -129,6 +129,7 @@ prop_compose! {
         writable in any::<bool>(),
         protect in prop::collection::vec((name(), any::<bool>()), 0..3),
         overlay in any::<bool>(),
+        told in any::<bool>(),
     ) -> Workspace {
         let protect = protect
             .into_iter()
@@ -140,6 +141,7 @@ prop_compose! {
             access: if writable { Access::ReadWrite } else { Access::ReadOnly },
             protect,
             protect_missing: if overlay { ProtectMissing::Overlay } else { ProtectMissing::Sweep },
+            told: if told { Telling::Error } else { Telling::Warn },
             origin: origin(),
         }
     }
@@ -217,6 +219,7 @@ const FLAGS: &[&str] = &[
     "--processes=99",
     "--accept=home-in-view",
     "--umask=inherit",
+    "--told=error",
     "--device=/dev/kvm",
     "--timeout=1h30m500ms",
     "--ro-bind=/\"q\\\n'",

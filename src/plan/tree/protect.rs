@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::{Host, Kind, Lookup};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
-use crate::policy::{Access, Mode, Origin, Policy, Protect, ProtectMissing, Workspace};
+use crate::policy::{Access, Mode, Origin, Policy, Protect, ProtectMissing, WAYS_AROUND, Workspace};
 use crate::sys::mount::READ_ONLY;
 
 /// The host paths that the protection rests on.
@@ -96,6 +96,7 @@ impl Tree<'_> {
         let missing = self
             .shown(policy, workspace)
             .into_iter()
+            .filter(|protect| !is_way_around(&protect.path))
             .filter(|protect| self.host.file(&workspace.dir.join(&protect.path)) == Lookup::Missing)
             .filter(|protect| self.file_above(workspace, protect).is_none());
         // Lists of several sources add up, and one path may be in two.
@@ -110,12 +111,13 @@ impl Tree<'_> {
 
     /// The protected paths that the cell sees in the workspace: no other view
     /// stands there, or nearer to it, and none is hidden.
-    fn shown<'p>(&self, policy: &Policy, workspace: &'p Workspace) -> Vec<&'p Protect> {
+    fn shown(&self, policy: &Policy, workspace: &Workspace) -> Vec<Protect> {
         let elsewhere = |place: &Path| {
             let above = place.ancestors().take_while(|above| *above != workspace.at);
             above.into_iter().any(|above| self.nodes.contains_key(above))
         };
-        outermost(workspace)
+        outermost(self.host.repository.held(&workspace.protect))
+            .into_iter()
             .filter(|protect| !policy.run.hides_in(&workspace.dir, &workspace.dir.join(&protect.path)))
             .filter(|protect| !elsewhere(&workspace.at.join(&protect.path)))
             .collect()
@@ -139,14 +141,23 @@ impl Tree<'_> {
         let has_stubs =
             self.nodes.get(&workspace.at).is_some_and(|node| matches!(node.content, Content::Stubs { .. }));
         let by_overlay = workspace.protect_missing == ProtectMissing::Overlay;
-        for source in outermost(workspace).map(|protect| workspace.dir.join(&protect.path)) {
+        for protect in outermost(self.host.repository.held(&workspace.protect)) {
+            let source = workspace.dir.join(&protect.path);
             if by_overlay || self.host.file(&source) != Lookup::Missing {
                 refuse_another_way(policy, self.host, &source)?;
             }
         }
-        for protect in self.shown(policy, workspace) {
+        let shown = self.shown(policy, workspace);
+        let is_link = |protect: &&Protect| {
+            matches!(self.host.file(&workspace.dir.join(&protect.path)), Lookup::Link { .. })
+        };
+        let links: Vec<&Protect> = shown.iter().filter(is_link).collect();
+        if let [first, ..] = &*links {
+            return Err(protects_links(workspace, first, &links));
+        }
+        for protect in shown {
             // As long as that file stays, nothing can be made below it.
-            let file_above = self.file_above(workspace, protect).filter(|_| by_overlay);
+            let file_above = self.file_above(workspace, &protect).filter(|_| by_overlay);
             let path = file_above.unwrap_or(&protect.path);
             let (source, place) = (workspace.dir.join(path), workspace.at.join(path));
             // One file can stand in the way of several.
@@ -154,9 +165,8 @@ impl Tree<'_> {
                 continue;
             }
             let content = match self.host.file(&source) {
-                Lookup::Missing if !has_stubs => continue,
+                Lookup::Missing if !has_stubs || is_way_around(&protect.path) => continue,
                 Lookup::Missing => over_itself(&place, protect.is_directory, READ_ONLY),
-                Lookup::Link { .. } => return Err(protects_a_link(protect, &source)),
                 _ => {
                     let file = self.find(&source, &protect.origin)?;
                     match has_stubs {
@@ -173,17 +183,20 @@ impl Tree<'_> {
 
 /// Each protected path once, without those that lie in another: it is read-only
 /// with all that is in it.
-fn outermost(workspace: &Workspace) -> impl Iterator<Item = &Protect> {
-    let all = &workspace.protect;
-    all.iter()
-        .enumerate()
-        .filter(|(nth, protect)| {
-            let is_inside =
-                |other: &Protect| protect.path != other.path && protect.path.starts_with(&other.path);
-            let is_known = all[..*nth].iter().any(|other| other.path == protect.path);
-            !is_known && !all.iter().any(is_inside)
-        })
-        .map(|(_, protect)| protect)
+fn outermost(mut all: Vec<Protect>) -> Vec<Protect> {
+    let paths: BTreeSet<PathBuf> = all.iter().map(|protect| protect.path.clone()).collect();
+    let mut known = BTreeSet::new();
+    all.retain(|protect| {
+        let is_inside = protect.path.ancestors().skip(1).any(|above| paths.contains(above));
+        !is_inside && known.insert(protect.path.clone())
+    });
+    all
+}
+
+/// What leads git elsewhere and is missing. An empty file there would keep git
+/// itself from working, so the run may make it, and it is swept.
+fn is_way_around(path: &Path) -> bool {
+    WAYS_AROUND.iter().any(|around| path == Path::new(around))
 }
 
 /// A part of the workspace's overlay as a mount of its own.
@@ -213,8 +226,13 @@ fn writable(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
     binds.chain(exposures).chain(channel.map(|channel| (&*channel.dir, &channel.origin)))
 }
 
-fn protects_a_link(protect: &Protect, source: &Path) -> Error {
-    at(&protect.origin, format!("the protected {} is reached through a symbolic link", source.display()))
+fn protects_links(workspace: &Workspace, first: &Protect, links: &[&Protect]) -> Error {
+    let paths: Vec<String> = links.iter().map(|protect| protect.path.display().to_string()).collect();
+    let what = match links {
+        [_] => "the protected path is reached through a symbolic link",
+        _ => "these protected paths are reached through symbolic links",
+    };
+    at(&first.origin, format!("{what} in {}: {}", workspace.dir.display(), paths.join(", ")))
         .cause("no mount can stand on a link, so that it could be replaced by another")
         .remedy("put what it leads to in its place, or list in `workspace.protect` what is to be protected, without it")
 }

@@ -8,7 +8,9 @@ use super::set;
 use crate::policy::error::{PolicyError, Problem};
 use crate::policy::file::{At, WorkspaceTable};
 use crate::policy::load::Source;
-use crate::policy::{Access, Entry, Origin, PROTECT, Protect, ProtectMissing, Workspace, check};
+use crate::policy::{
+    Access, Entry, Origin, PROTECT, Protect, ProtectMissing, Telling, WAYS_AROUND, Workspace, check,
+};
 
 #[derive(Default)]
 pub struct DraftWorkspace {
@@ -19,6 +21,7 @@ pub struct DraftWorkspace {
     /// `None` until a source speaks of it.
     protect: Option<Vec<Protect>>,
     protect_missing: ProtectMissing,
+    pub told: Telling,
 }
 
 /// Where the cell sees the workspace.
@@ -64,6 +67,7 @@ impl DraftWorkspace {
             self.protect.get_or_insert_default();
         }
         set(&mut self.protect_missing, table.protect_missing);
+        set(&mut self.told, table.told);
         Ok(())
     }
 
@@ -100,8 +104,10 @@ impl DraftWorkspace {
                 protect: self
                     .protect
                     .map_or_else(default_protect, Ok)
+                    .map(with_ways_around)
                     .map_err(|problem| problem.at(&origin))?,
                 protect_missing: self.protect_missing,
+                told: self.told,
                 origin,
             })),
             (None, Some(place)) => Err(Problem::NoWorkspaceDir.at(&place)),
@@ -112,6 +118,18 @@ impl DraftWorkspace {
 
 fn default_protect() -> Result<Vec<Protect>, Problem> {
     PROTECT.iter().map(|path| protect(path, "default of workspace.protect".into())).collect()
+}
+
+/// With what leads git past a protected path in `.git`.
+fn with_ways_around(mut all: Vec<Protect>) -> Vec<Protect> {
+    let of_git = all.iter().find(|protect| protect.path.starts_with(".git"));
+    let Some(origin) = of_git.map(|protect| protect.origin.clone()) else { return all };
+    for path in WAYS_AROUND.map(Path::new) {
+        if !all.iter().any(|protect| path.starts_with(&protect.path)) {
+            all.push(Protect { path: path.to_owned(), is_directory: false, origin: origin.clone() });
+        }
+    }
+    all
 }
 
 fn protect(text: &str, origin: Origin) -> Result<Protect, Problem> {

@@ -1,0 +1,16 @@
+//! Git's files in a workspace, read without git.
+//!
+//! Git runs what its settings say, so nobody may start it on a tree that an
+//! agent has written, only to find out what is there. All that is read here may
+//! be the agent's: each file is opened below the workspace, through no symbolic
+//! link, without waiting, and no further than a limit.
+
+pub mod config;
+pub mod file;
+pub mod index;
+pub mod repository;
+pub mod runs;
+pub mod settings;
+
+pub use repository::{Repository, Tracked};
+pub use settings::Settings;
