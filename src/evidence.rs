@@ -510,8 +510,9 @@ pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>
                     let answer = Errno::from_raw(root_listing);
                     if answer != Errno::EACCES {
                         let what = "listing / from within the Landlock domain: not refused with EACCES";
-                        return Err(Error::new("evidence", what)
-                            .errno(answer)
+                        let mut error = Error::new("evidence", what);
+                        error.errno = (root_listing != 0).then_some(answer);
+                        return Err(error
                             .cause("the domain does not hold, or another filter stands around the launcher")
                             .remedy("find out which with strace, or start outside that filter"));
                     }

@@ -30,6 +30,8 @@ pub struct Host {
     pub ids: Ids,
     /// The newest Landlock ABI; 0 where Landlock is absent.
     pub landlock: u32,
+    /// Why it is absent.
+    pub no_landlock: Option<Errno>,
     /// Whether the kernel has seccomp filters.
     pub seccomp: bool,
     /// The launcher's own resource limits.
@@ -40,9 +42,6 @@ pub struct Host {
     pub unreadable: Vec<PathBuf>,
     /// Where links lead that only root can change, by the path that the policy says.
     pub links: Vec<(PathBuf, PathBuf)>,
-    /// The entries of `/proc` worth masking that this kernel has, and whether
-    /// each is a directory.
-    pub proc_masks: Vec<(&'static str, bool)>,
     /// The content of the filter that the policy brings, if it brings one.
     pub own_filter: Option<Result<Vec<u8>, Errno>>,
     /// Layers whose namespace a first clone was refused.
@@ -142,44 +141,6 @@ impl Kind {
     }
 }
 
-/// Entries of `/proc` that speak of the host or let it be commanded. Those that
-/// only root may read are covered all the same: each layer holds alone.
-const PROC_MASKS: [&str; 33] = [
-    "acpi",
-    "buddyinfo",
-    "bus",
-    "cmdline",
-    "config.gz",
-    "diskstats",
-    "driver",
-    "fs",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "irq",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "kpagecount",
-    "kpageflags",
-    "latency_stats",
-    "locks",
-    "modules",
-    "partitions",
-    "sched_debug",
-    "schedstat",
-    "scsi",
-    "slabinfo",
-    "softirqs",
-    "swaps",
-    "sysrq-trigger",
-    "timer_list",
-    "vmallocinfo",
-    "zoneinfo",
-];
-
 impl Host {
     /// Looks at the kernel, the system, the policy's own filter and each of `paths`.
     pub fn probe(
@@ -194,16 +155,17 @@ impl Host {
             let lookup = look_up(&path);
             (path, lookup)
         }));
+        let landlock = landlock::version();
         Host {
             ids,
-            landlock: landlock::abi(),
+            landlock: landlock.unwrap_or(0),
+            no_landlock: landlock.err(),
             seccomp: seccomp::is_available(),
             limits: Rlimits::own(),
             system: system.entries,
             unreadable: system.unreadable,
             links: Vec::new(),
             salt: salt(),
-            proc_masks: PROC_MASKS.into_iter().filter_map(proc_mask).collect(),
             own_filter: own_filter.map(read_small),
             refused: Vec::new(),
             without_overlay: Vec::new(),
@@ -252,12 +214,6 @@ impl Host {
     pub fn file(&self, path: &Path) -> Lookup {
         self.files.get(path).cloned().unwrap_or(Lookup::Missing)
     }
-}
-
-/// An entry of `/proc`, if this kernel has it, and whether it is a directory.
-fn proc_mask(name: &'static str) -> Option<(&'static str, bool)> {
-    let metadata = fs::metadata(Path::new("/proc").join(name)).ok()?;
-    Some((name, metadata.is_dir()))
 }
 
 /// 128 bits of the kernel's randomness, by way of the keys of a hash.

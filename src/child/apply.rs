@@ -55,6 +55,17 @@ impl Child<'_> {
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)
             }
+            Step::Mask { path, file, directory, attributes } => match mount::find_inside(path) {
+                // Of the procfs that was just mounted, so this kernel has no such entry.
+                Err(Failure { errno: Errno::ENOENT, .. }) => Ok(()),
+                found => {
+                    let place = found?;
+                    let empty = if fd::is_directory(place.as_fd())? { directory } else { file };
+                    let tree = mount::copy_inside(empty, None)?;
+                    mount::restrict(&tree, *attributes)?;
+                    mount::attach_at(&tree, &place)
+                }
+            },
             Step::WriteSysctl { path, value } => fd::write_file(path, value.to_bytes()),
             Step::Seal { path } => mount::restrict_one(path, mount::READ_ONLY),
             Step::Detach { path } => mount::detach(path),

@@ -48,6 +48,7 @@ fn take(probe: &Probe) -> Answer {
         Probe::Stat { path, file } => reach::stat(path, *file),
         Probe::List { path } => reach::list(path),
         Probe::Open { path, flags } => reach::open(path, *flags),
+        Probe::Uncovered { path } => reach::uncovered(path),
         Probe::Make { path } => reach::make(path),
         Probe::Access { path, mode } => reach::access(path, *mode),
         Probe::WritableMount { path } => reach::writable_mount(path),

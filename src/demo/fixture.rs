@@ -24,6 +24,9 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, mkfifo};
 
+use crate::sys::clone::pass_pids;
+use crate::verify::OWN_PIDS;
+
 use super::place;
 
 /// The user and group that own a fixture and run its harness.
@@ -311,6 +314,8 @@ fn start(owner: Option<Owner>, words: &[&str], facts: &mut BTreeMap<String, Stri
     {
         command.uid(uid).gid(gid);
     }
+    // Whoever looks for it by its number must not find a process of the cell's own.
+    pass_pids(OWN_PIDS).map_err(|failure| io::Error::from(failure.errno))?;
     let mut harness = command.spawn().map_err(|error| at(Path::new(&facts["HARNESS_EXE"]), error))?;
     facts.insert("HARNESS_PID".into(), harness.id().to_string());
     if let Some(said) = harness.stdout.take() {

@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::plan::Stage;
-use crate::policy::Layer;
+use crate::plan::landlock::SCOPES;
 use crate::sys::{Call, Errno, Failure};
 
 /// One condition of a host.
@@ -200,26 +200,53 @@ pub fn killed_for(calls: &[&str]) -> Error {
     error
 }
 
-/// The error of a host whose Landlock is too old for a layer.
-pub fn landlock(layer: Layer, found: u32, needed: u32) -> Error {
-    let waiver = format!("or waive the layer by name: --allow-missing {}", layer.name());
-    let mut error = if found == 0 {
-        Error::new("landlock", format!("no Landlock, where ABI {needed} is needed"))
-            .cause(LANDLOCK.cause)
-            .remedy(format!("{}; {waiver}", LANDLOCK.remedy))
-    } else {
-        let kernel = (needed as usize).checked_sub(1).and_then(|index| KERNELS.get(index));
-        let kernel = kernel.map_or("a later one".to_owned(), |kernel| format!("{kernel} or later"));
-        let boot = format!("boot a kernel that has ABI {needed} ({kernel})");
-        Error::new("landlock", format!("Landlock ABI {found}, where {needed} is needed"))
-            .cause("this host's Landlock is older than that")
-            .remedy(match layer {
-                Layer::Landlock => format!("{boot}, or write `landlock = {found}` under [require]"),
-                _ => format!("{boot}, {waiver}"),
-            })
+/// The error of a host without Landlock. The errno of the question for its
+/// version says why (landlock_create_ruleset(2)).
+pub fn no_landlock(errno: Option<Errno>) -> Error {
+    let allow = "allow landlock_create_ruleset, landlock_add_rule and landlock_restrict_self in that filter \
+                 (systemd: SystemCallFilter=; systemd-nspawn: --system-call-filter=; containers: their seccomp profile)";
+    let (cause, remedy) = match errno {
+        Some(Errno::EOPNOTSUPP) => (
+            "it is built into this kernel, but is not among its active security modules",
+            "boot with `landlock` added to lsm= (/sys/kernel/security/lsm lists the active ones)".to_owned(),
+        ),
+        None | Some(Errno::ENOSYS) => (
+            "this kernel is older than 5.13 or built without it, or an outer filter hides it",
+            format!("boot a kernel with CONFIG_SECURITY_LANDLOCK=y; or {allow}"),
+        ),
+        Some(_) => ("an outer system call filter refuses it, as systemd-nspawn's does", allow.to_owned()),
     };
+    let remedy = format!("{remedy}; or waive the layer by name: --allow-missing landlock");
+    let mut error = Error::new("landlock", "this host has no Landlock").cause(cause).remedy(remedy);
+    (error.fault, error.errno) = (Some(LANDLOCK.name), errno);
+    error
+}
+
+/// The error of a policy that requires a newer Landlock than this host has.
+pub fn old_landlock(found: u32, needed: u32) -> Error {
+    let mut error = Error::new("landlock", format!("this kernel has Landlock ABI {found}"))
+        .cause(format!("[require] asks for ABI {needed}"))
+        .remedy(format!("write `landlock = {found}` under [require], or boot {}", kernel_with(needed)));
     error.fault = Some(LANDLOCK.name);
     error
+}
+
+/// The error of a cell that needs Landlock's scopes, on a host that has none.
+pub fn no_scopes(found: u32, why: &str) -> Error {
+    let mut error = Error::new("landlock", format!("this kernel has Landlock ABI {found}, without scopes"))
+        .cause(format!("{why} needs the scopes for signals and abstract sockets, of ABI {SCOPES}"))
+        .remedy(format!(
+            "boot {}, or waive the layer by name: --allow-missing landlock-scope",
+            kernel_with(SCOPES)
+        ));
+    error.fault = Some(LANDLOCK.name);
+    error
+}
+
+fn kernel_with(abi: u32) -> String {
+    let first = (abi as usize).checked_sub(1).and_then(|index| KERNELS.get(index));
+    let first = first.map_or("if there is one".to_owned(), |first| format!("Linux {first} or later"));
+    format!("a kernel that has ABI {abi} ({first})")
 }
 
 #[cfg(test)]
@@ -256,15 +283,26 @@ mod tests {
 
     #[test]
     fn an_older_landlock_is_answered_with_its_kernel() {
-        let error = landlock(Layer::LandlockScope, 2, 6).remedy.unwrap();
+        let error = no_scopes(2, "mode nested").remedy.unwrap();
         assert_eq!(
             error,
-            "boot a kernel that has ABI 6 (6.12 or later), or waive the layer by name: --allow-missing landlock-scope"
+            "boot a kernel that has ABI 6 (Linux 6.12 or later), or waive the layer by name: --allow-missing landlock-scope"
         );
-        let error = landlock(Layer::Landlock, 7, 99).remedy.unwrap();
+        let error = old_landlock(7, 99).remedy.unwrap();
         assert!(!error.contains("--allow-missing") && error.contains("`landlock = 7`"), "{error}");
-        let error = landlock(Layer::Landlock, 0, 1).remedy.unwrap();
-        assert!(error.contains("lsm=") && error.contains("--allow-missing landlock"), "{error}");
+    }
+
+    #[test]
+    fn the_errno_of_an_absent_landlock_says_which_remedy_fits() {
+        for (errno, fits, other) in [
+            (Errno::EOPNOTSUPP, "lsm=", "filter"),
+            (Errno::ENOSYS, "CONFIG_SECURITY_LANDLOCK", "lsm="),
+            (Errno::EPERM, "SystemCallFilter=", "lsm="),
+        ] {
+            let remedy = no_landlock(Some(errno)).remedy.unwrap();
+            assert!(remedy.contains(fits) && !remedy.contains(other), "{errno}: {remedy}");
+            assert!(remedy.contains("--allow-missing landlock"), "{remedy}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::evidence::{self, Report};
 use crate::host::Host;
 use crate::limits::cgroup::Leaf;
 use crate::plan::{self, Plan, Request, Stage};
-use crate::policy::{Layer, Policy};
+use crate::policy::{Layer, NetworkMode, Policy};
 use crate::sys::clone::{Side, Stack, into_namespaces};
 use crate::sys::exec::Image;
 use crate::sys::memory::Shared;
@@ -86,7 +86,7 @@ pub(super) fn attempt(
         match start(plan, launch, &stdio) {
             Ok(cell) => break cell,
             Err(error) if error.stage == Stage::Namespaces.name() => {
-                waive_namespace(policy, host, error)?;
+                waive_namespaces(policy, host, error)?;
                 *plan = plan::build(policy, host, request)?;
             }
             Err(error) => return Err(error),
@@ -175,13 +175,28 @@ fn stay_in_the_hosts_tree(plan: &mut Plan) {
     plan.init.retain(|step| !matches!(step.stage(), Mounts | Proc | Dev | Root));
 }
 
-/// Takes a namespace that the host refuses off the next plan, where the policy
-/// allows that; cgroup first, as it holds least.
-fn waive_namespace(policy: &Policy, host: &mut Host, error: Error) -> Result<(), Error> {
-    let waivable = [Layer::Cgroup, Layer::Network]
-        .into_iter()
-        .find(|layer| policy.require.allow_missing.contains(layer) && !host.refused.contains(layer));
-    host.refused.push(waivable.ok_or(error)?);
+/// What to begin without where the host refuses the clone, in this order: the
+/// cgroup namespace holds least, and neither goes where the other was the cause.
+const REFUSALS: [&[Layer]; 3] = [&[Layer::Cgroup], &[Layer::Network], &[Layer::Cgroup, Layer::Network]];
+
+/// Takes the namespaces that the host may lack off the next plan, where the
+/// policy allows that. What the kernel could not do just now, it does not lack.
+fn waive_namespaces(policy: &Policy, host: &mut Host, error: Error) -> Result<(), Error> {
+    use Errno::{EINVAL, ENOSPC, ENOSYS, EPERM, EUSERS};
+    let is_asked = |layer: &Layer| match layer {
+        Layer::Network => policy.network.mode == NetworkMode::None,
+        _ => true,
+    };
+    let may_go = |layer: &Layer| {
+        let require = &policy.require;
+        is_asked(layer) && require.allow_missing.contains(layer) && !require.without.contains(layer)
+    };
+    let tried = REFUSALS.iter().position(|layers| *layers == host.refused).map_or(0, |tried| tried + 1);
+    let next = REFUSALS[tried..].iter().find(|layers| layers.iter().all(may_go));
+    match (error.errno, next) {
+        (Some(EINVAL | ENOSPC | ENOSYS | EPERM | EUSERS), Some(layers)) => host.refused = layers.to_vec(),
+        _ => return Err(error),
+    }
     Ok(())
 }
 

@@ -7,6 +7,9 @@ use super::Text;
 use super::step::Step;
 use crate::sys::landlock::Handled;
 
+/// The first ABI with scopes for signals and abstract sockets.
+pub const SCOPES: u32 = 6;
+
 /// What a place in the tree may be used for.
 ///
 /// Landlock cannot take away below a place what the place itself grants, so

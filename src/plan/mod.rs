@@ -22,9 +22,10 @@ use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
 use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy, Umask};
+use crate::sys::landlock::Handled;
 pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
-pub use tree::{Hidden, Means, paths, to_list};
+pub use tree::{Hidden, Means, PROC_MASKS, paths, to_list};
 
 /// What is to be run, beside the policy.
 #[derive(Clone, Debug, Default)]
@@ -175,6 +176,9 @@ pub struct Waiver {
 pub enum Reason {
     /// The host lacks it and the policy allows that.
     Missing,
+    /// The host has less of it than the policy requires, and the policy allows
+    /// that; what there is holds.
+    Older,
     /// The user turned it off.
     Without,
 }
@@ -215,9 +219,9 @@ impl Plan {
         names(&self.environment).collect()
     }
 
-    /// Whether a layer stands.
+    /// Whether a layer stands, as far as the host has it.
     pub fn has(&self, layer: Layer) -> bool {
-        self.waived.iter().all(|waiver| waiver.layer != layer)
+        stands(&self.waived, layer)
     }
 }
 
@@ -234,7 +238,7 @@ const NO_CGROUP: &str = "no cgroup namespace can be made in the cell, as its roo
 /// has waived; a command that is empty.
 pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Error> {
     let waived = waive(policy, host)?;
-    let stands = |layer| waived.iter().all(|waiver: &Waiver| waiver.layer != layer);
+    let stands = |layer| stands(&waived, layer);
     let network = policy.network.mode == NetworkMode::None && stands(Layer::Network);
     let with_rights = policy.mode == Mode::Sealed && stands(Layer::Landlock);
 
@@ -286,11 +290,17 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
         Step::ChangeDirectory { path: text("workdir", workdir(policy))? },
         Step::NoNewPrivs,
     ]);
+    let mut notes = tree.notes;
     if stands(Layer::Landlock) {
         let handled = landlock::handled(host.landlock, with_rights, stands(Layer::LandlockScope));
-        provider.push(Step::CreateRuleset { handled });
-        provider.extend(tree.rules);
-        provider.push(Step::RestrictSelf);
+        if handled == Handled::default() {
+            // The kernel has no word for an empty ruleset but ENOMSG.
+            notes.push(NO_DOMAIN.to_owned());
+        } else {
+            provider.push(Step::CreateRuleset { handled });
+            provider.extend(tree.rules);
+            provider.push(Step::RestrictSelf);
+        }
     }
     // The last one laid on has the first say, and ours lets it be laid on.
     provider.extend(stands(Layer::Seccomp).then(|| built_in_filter(policy)).transpose()?);
@@ -302,7 +312,6 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     provider.extend(request.gate.then_some(Step::WaitAtGate));
     provider.push(Step::Execute);
 
-    let mut notes = tree.notes;
     if policy.mode == Mode::Nested && !leaf {
         notes.push(NO_CGROUP.to_owned());
     }
@@ -347,40 +356,57 @@ pub fn check(policy: &Policy) -> Result<(), Error> {
     tree::check(policy, &Host::default())
 }
 
+/// What a nested cell without scopes is told.
+const NO_DOMAIN: &str =
+    "there is no Landlock domain: in mode nested it holds scopes alone, and those are waived";
+
+fn stands(waived: &[Waiver], layer: Layer) -> bool {
+    waived.iter().all(|waiver| waiver.layer != layer || waiver.reason == Reason::Older)
+}
+
 /// Which layers are left out, each by name.
 fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
     let require = &policy.require;
     let without = |&layer: &Layer| Waiver { layer, reason: Reason::Without };
     let mut waived: Vec<Waiver> = require.without.iter().map(without).collect();
-    let mut missing = |layer: Layer, error: Error| -> Result<(), Error> {
+    let mut missing = |layer: Layer, reason: Reason, error: Error| -> Result<(), Error> {
         if waived.iter().any(|waiver| waiver.layer == layer) {
             return Ok(());
         }
-        if !require.allow_missing.contains(&layer) {
+        // Scopes are a part of Landlock.
+        let is_allowed = |name| require.allow_missing.contains(&name);
+        let as_a_part = layer == Layer::LandlockScope && is_allowed(Layer::Landlock);
+        if !(is_allowed(layer) || as_a_part) {
             return Err(error);
         }
-        waived.push(Waiver { layer, reason: Reason::Missing });
+        waived.push(Waiver { layer, reason });
         Ok(())
     };
 
     for &layer in &host.refused {
-        missing(layer, Error::new("namespaces", format!("the {} namespace is refused", layer.name())))?;
+        let error = Error::new("namespaces", format!("the {} namespace is refused", layer.name()));
+        missing(layer, Reason::Missing, error)?;
     }
     if !host.seccomp {
         let error = Error::new("seccomp", "the kernel has no system call filters")
             .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`");
-        missing(Layer::Seccomp, error)?;
+        missing(Layer::Seccomp, Reason::Missing, error)?;
     }
-    // The first ABI has file rights; the sixth has the scopes, without which
-    // a cell in the host's network reaches abstract sockets.
-    let needed = require.landlock.max(1);
-    let in_hosts_network = policy.network.mode == NetworkMode::Host
+    let (has, needed) = (host.landlock, require.landlock.max(1));
+    if has == 0 {
+        missing(Layer::Landlock, Reason::Missing, fault::no_landlock(host.no_landlock))?;
+    } else if has < needed {
+        missing(Layer::Landlock, Reason::Older, fault::old_landlock(has, needed))?;
+    }
+    // Without scopes a cell in the host's network reaches abstract sockets, and
+    // a nested one has no Landlock at all.
+    let why = if policy.mode == Mode::Nested { "mode nested" } else { "the host's network" };
+    let needs_scopes = policy.mode == Mode::Nested
+        || policy.network.mode == NetworkMode::Host
         || require.without.contains(&Layer::Network)
         || host.refused.contains(&Layer::Network);
-    if host.landlock < needed {
-        missing(Layer::Landlock, fault::landlock(Layer::Landlock, host.landlock, needed))?;
-    } else if host.landlock < 6 && in_hosts_network {
-        missing(Layer::LandlockScope, fault::landlock(Layer::LandlockScope, host.landlock, 6))?;
+    if has > 0 && has < landlock::SCOPES && needs_scopes && !require.without.contains(&Layer::Landlock) {
+        missing(Layer::LandlockScope, Reason::Missing, fault::no_scopes(has, why))?;
     }
     Ok(waived)
 }

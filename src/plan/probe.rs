@@ -26,6 +26,11 @@ pub enum Probe {
         /// As in open(2).
         flags: i32,
     },
+    /// Is an entry of `/proc` procfs's own? 0 where something else stands over it.
+    Uncovered {
+        /// Which.
+        path: Text,
+    },
     /// Can a file be made in the directory? It gets no name.
     Make {
         /// The directory.

@@ -43,6 +43,9 @@ impl fmt::Display for super::Waiver {
         let layer = self.layer.name();
         match self.reason {
             super::Reason::Missing => write!(f, "{layer}, which this host lacks"),
+            super::Reason::Older => {
+                write!(f, "the {layer} that the policy requires: this host has an older one, which holds")
+            }
             super::Reason::Without => write!(f, "{layer}, which was turned off"),
         }
     }

@@ -293,6 +293,19 @@ pub enum Step {
         #[schemars(with = "Vec<String>")]
         attributes: Attributes,
     },
+    /// Covers what the cell's own procfs has of this name with something empty of
+    /// its kind; nothing, where this kernel has no such entry.
+    Mask {
+        /// Where.
+        path: Text,
+        /// Stands over a file.
+        file: Text,
+        /// Stands over a directory.
+        directory: Text,
+        /// What it may not do.
+        #[serde(serialize_with = "attribute_names")]
+        attributes: Attributes,
+    },
     /// Writes a sysctl of the cell's own namespaces.
     WriteSysctl {
         /// Its file.
@@ -431,7 +444,7 @@ impl Step {
             | Step::RemoveDirectory { .. } => Stage::Mounts,
             Step::Bind { stage, .. } | Step::Mount { stage, .. } => *stage,
             Step::Cover { path, .. } if !path.to_bytes().starts_with(b"proc/") => Stage::Mounts,
-            Step::Cover { .. } | Step::WriteSysctl { .. } => Stage::Proc,
+            Step::Cover { .. } | Step::Mask { .. } | Step::WriteSysctl { .. } => Stage::Proc,
             Step::Seal { path } if path.to_bytes() == b"proc" => Stage::Proc,
             Step::Seal { path } if path.to_bytes() != b"." => Stage::Mounts,
             Step::Seal { .. } | Step::PivotRoot | Step::DetachOldRoot => Stage::Root,
@@ -489,6 +502,11 @@ impl fmt::Display for Step {
             Step::Cover { source, path, attributes, .. } => {
                 write!(f, "cover /{path} with /{source} ({})", Names(*attributes))
             }
+            Step::Mask { path, file, directory, attributes } => write!(
+                f,
+                "cover /{path}, if there is one, with /{file} or /{directory} ({})",
+                Names(*attributes)
+            ),
             Step::WriteSysctl { path, value } => write!(f, "write {value} to /{path}"),
             Step::Seal { path } if path.to_bytes() == b"." => f.write_str("make / read-only"),
             Step::Seal { path } => write!(f, "make /{path} read-only"),

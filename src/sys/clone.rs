@@ -124,6 +124,58 @@ pub fn copy() -> Result<i32> {
     check(Call::Clone, pid).map(|pid| pid as i32)
 }
 
+/// Uses up process numbers until the next one is above `least`; no more of them
+/// than that, as numbers begin again somewhere.
+pub fn pass_pids(least: i32) -> Result<()> {
+    for _ in 0..least {
+        let pid = copy()?;
+        if pid == 0 {
+            exit(0);
+        }
+        wait(pid)?;
+        if pid >= least {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A copy of this process that does nothing, until it is dropped.
+#[derive(Debug)]
+pub struct Idle(i32);
+
+impl Idle {
+    /// Makes one, with a number above `least` where the kernel counts so far.
+    pub fn new(least: i32) -> Result<Idle> {
+        pass_pids(least)?;
+        let parent = std::process::id();
+        let pid = copy()?;
+        if pid != 0 {
+            return Ok(Idle(pid));
+        }
+        if super::credentials::die_with_parent().is_err() || std::os::unix::process::parent_id() != parent {
+            exit(0);
+        }
+        loop {
+            // SAFETY: no memory is involved.
+            unsafe { libc::pause() };
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        // SAFETY: no memory is involved; the child is not reaped yet, so the number is its own.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        let _ = wait(self.0);
+    }
+}
+
 /// _exit(2): no destructor, no flush of what the parent has buffered.
 pub fn exit(code: c_int) -> ! {
     // SAFETY: it does not return.

@@ -67,6 +67,11 @@ pub fn stat(fd: BorrowedFd) -> Result<libc::stat> {
     Ok(unsafe { stat.assume_init() })
 }
 
+/// Whether `fd` leads to a directory.
+pub fn is_directory(fd: BorrowedFd) -> Result<bool> {
+    Ok(stat(fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR)
+}
+
 /// Fails with ESTALE unless `fd` leads to the file that was `expected`.
 pub fn must_be(fd: BorrowedFd, expected: Identity) -> Result<()> {
     let stat = stat(fd)?;

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::fd::{CWD, open_path};
-use super::{Call, Result, check};
+use super::{Call, Errno, Result, check};
 
 /// What a domain handles, as `struct landlock_ruleset_attr` has it.
 #[repr(C)]
@@ -26,11 +26,16 @@ impl Handled {
 
 /// The highest ABI that the kernel offers; 0 where Landlock is absent or off.
 pub fn abi() -> u32 {
+    version().unwrap_or(0)
+}
+
+/// The highest ABI that the kernel offers, or the errno that says why there is none.
+pub fn version() -> std::result::Result<u32, Errno> {
     // SAFETY: with this flag the kernel reads no attribute.
     let abi = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Handled>(), 0usize, 1u32)
     };
-    u32::try_from(abi).unwrap_or(0)
+    Errno::result(abi).map(|abi| u32::try_from(abi).unwrap_or(0))
 }
 
 /// A ruleset that denies all of `handled`.

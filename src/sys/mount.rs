@@ -132,7 +132,16 @@ fn set_attributes(
 
 /// Attaches a tree to a path of the new root, over what is there.
 pub fn attach(tree: &OwnedFd, path: &CStr) -> Result<()> {
-    let target = open_path_beneath(CWD, path)?;
+    attach_at(tree, &find_inside(path)?)
+}
+
+/// A path of the new root, through no symbolic link.
+pub fn find_inside(path: &CStr) -> Result<OwnedFd> {
+    open_path_beneath(CWD, path)
+}
+
+/// Attaches a tree over what a descriptor leads to.
+pub fn attach_at(tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
     let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, target.as_raw_fd(), c"", flags)
 }

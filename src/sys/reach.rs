@@ -22,14 +22,24 @@ fn errno(failure: Failure) -> Errno {
 
 /// fstatat(2) of the name itself; 1 where it is `file`, else 0.
 pub fn stat(path: &CStr, file: Option<Identity>) -> Answer {
+    Ok((file == Some(identity(path)?)).into())
+}
+
+/// 1 where `path` lies on the file system that `/proc` shows, so that nothing is
+/// mounted over it; else 0.
+pub fn uncovered(path: &CStr) -> Answer {
+    Ok((identity(path)?.device == identity(c"/proc")?.device).into())
+}
+
+/// fstatat(2) of the name itself.
+fn identity(path: &CStr) -> Result<Identity, Errno> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `path` ends in NUL and `stat` has room for one `struct stat`.
     let result = unsafe { libc::fstatat(CWD, path.as_ptr(), stat.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
     Errno::result(result)?;
     // SAFETY: fstatat succeeded, so it filled the struct.
     let stat = unsafe { stat.assume_init() };
-    let same = file.is_some_and(|file| (file.device, file.inode) == (stat.st_dev, stat.st_ino));
-    Ok(same.into())
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
 }
 
 /// openat(2), without waiting, and closed again.

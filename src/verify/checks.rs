@@ -11,11 +11,12 @@ use super::scene::{Grant, Scene, View};
 use super::{Canary, Check, Expect, sockets, text};
 use crate::host::{File, Kind, Lookup, look_up};
 use crate::mounts::join;
-use crate::plan::Probe;
+use crate::plan::{PROC_MASKS, Probe};
 use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
 
 const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
 const GRANTED_WHOLE: &str = "the channel is replaceable: what Landlock grants on it holds for all in it";
+const NO_MASKS: &str = "in mode nested nothing of /proc is covered, or no inner one could be mounted";
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
 
 /// Every check of this policy on this host.
@@ -29,6 +30,7 @@ pub(super) fn all(scene: &Scene) -> Vec<Check> {
     processes(scene, &mut checks);
     grants(scene, &mut checks);
     layers(scene, &mut checks);
+    proc(scene, &mut checks);
     kernel(&mut checks);
     checks
 }
@@ -36,6 +38,7 @@ pub(super) fn all(scene: &Scene) -> Vec<Check> {
 /// What the launcher holds must not be found.
 pub(super) fn of_harness(scene: &Scene, harness: &Harness) -> Vec<Check> {
     let mut checks = harness.checks();
+    launchers(scene, harness, &mut checks);
     if let Some(name) = harness.queue() {
         for path in scene.queues().map(|mount| mount.join(name)) {
             unseen_at(scene, "harness:message-queue", &path, scene.places(&path), &mut checks);
@@ -222,7 +225,9 @@ fn port_of(port: u16, checks: &mut Vec<Check>) {
     }
 }
 
-fn processes(scene: &Scene, checks: &mut Vec<Check>) {
+/// The launcher and its parent, each by its number or by that of a stand-in of
+/// the same namespace.
+fn launchers(scene: &Scene, harness: &Harness, checks: &mut Vec<Check>) {
     for (pid, signal, cmdline, environment) in [
         (std::process::id() as i32, "harness:signal", "harness:cmdline", "harness:environment"),
         (scene.parent, "harness:parent-signal", "harness:parent-cmdline", "harness:parent-environment"),
@@ -231,18 +236,23 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
             // It lives outside of the launcher's own PID namespace.
             continue;
         }
-        if pid <= OWN_PIDS {
+        let object = format!("process {pid}");
+        let Some(found) = harness.process(pid) else {
             let why = "the cell has a process of that number itself";
-            checks.push(Check::untestable(signal, format!("process {pid}"), why));
+            checks.push(Check::untestable(signal, object, why));
             continue;
-        }
-        checks.push(Check::new(signal, format!("process {pid}"), Expect::Denied, Probe::Signal { pid }));
+        };
+        let object = if found == pid { object } else { format!("process {found}, for {pid}") };
+        checks.push(Check::new(signal, object, Expect::Denied, Probe::Signal { pid: found }));
         for (name, file) in [(cmdline, "cmdline"), (environment, "environ")] {
-            let path = format!("/proc/{pid}/{file}");
+            let path = format!("/proc/{found}/{file}");
             let probe = Probe::Open { path: text(&path), flags: libc::O_RDONLY };
             checks.push(Check::new(name, path, Expect::Denied, probe));
         }
     }
+}
+
+fn processes(scene: &Scene, checks: &mut Vec<Check>) {
     let init = Probe::Stat { path: c"/proc/1".into(), file: None };
     checks.push(Check::new("init:hidden", "/proc/1", Expect::Denied, init));
     checks.push(Check::new("harness:processes", "/proc", Expect::AtMost(0), Probe::Processes));
@@ -250,10 +260,6 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
         unseen_at(scene, "harness:directory", directory, scene.places(directory), checks);
     }
 }
-
-/// Init, the provider's process, and testers: no more than a few that a filter
-/// has killed.
-const OWN_PIDS: i32 = 3;
 
 /// What the policy grants must work, and no more than that.
 fn grants(scene: &Scene, checks: &mut Vec<Check>) {
@@ -441,6 +447,22 @@ fn layers(scene: &Scene, checks: &mut Vec<Check>) {
     } else {
         checks.push(Check::new("nested:user-namespace", "unshare", Expect::Works, Probe::UserNamespace));
     }
+}
+
+/// What of `/proc` speaks of the host or commands it.
+fn proc(scene: &Scene, checks: &mut Vec<Check>) {
+    if !scene.is_sealed() {
+        let probe = Probe::Open { path: c"/proc/cmdline".into(), flags: libc::O_RDONLY };
+        checks.push(Check::new("proc:masked", "/proc", Expect::Limit(NO_MASKS), probe));
+        return;
+    }
+    for name in PROC_MASKS {
+        let path = Path::new("/proc").join(name);
+        let probe = Probe::Uncovered { path: text(&path) };
+        checks.push(Check::new("proc:masked", path.display().to_string(), Expect::Covered, probe));
+    }
+    let probe = Probe::WritableMount { path: c"/proc/sys".into() };
+    checks.push(Check::new("proc:read-only", "/proc/sys", Expect::Denied, probe));
 }
 
 /// What every cell shows of the machine.

@@ -62,7 +62,11 @@ fn layers(scene: &Scene, plan: &Plan) -> Vec<Line> {
     let mut lines = Vec::new();
     for (layer, is_asked) in all {
         let waiver = plan.waived.iter().find(|waiver| waiver.layer == layer);
+        let has_no_domain = layer == Layer::Landlock
+            && !plan.provider.iter().any(|step| matches!(step, Step::CreateRuleset { .. }));
         let (seen, verdict) = match waiver.map(|waiver| waiver.reason) {
+            None | Some(Reason::Older) if has_no_domain => ("off, as it has nothing to hold", Verdict::Leak),
+            Some(Reason::Older) => ("older than the policy requires", Verdict::Leak),
             None if !is_asked => continue,
             None => ("on", Verdict::Ok),
             Some(Reason::Without) => ("off, by --without", Verdict::Leak),

@@ -11,10 +11,16 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::{Check, Expect, text};
+use super::{Check, Expect, OWN_PIDS, text};
 use crate::plan::Probe;
+use crate::sys::clone::Idle;
 use crate::sys::ipc::{self, MessageQueue, SharedMemory};
 use crate::sys::{clone, fd, signal, tty};
+
+/// Whether a process of the cell may have this number.
+fn is_the_cells(pid: &i32) -> bool {
+    *pid <= OWN_PIDS
+}
 
 /// What it holds; dropping it takes all of it away. What could not be made is
 /// told as untestable.
@@ -26,11 +32,15 @@ pub(super) struct Harness {
     udp: Option<(UdpSocket, u16)>,
     memory: Option<SharedMemory>,
     queue: Option<(MessageQueue, Keeper)>,
+    /// A copy of the launcher, where one of the cell's processes may have the
+    /// number of the launcher or its parent.
+    stand_in: Option<Idle>,
 }
 
 impl Harness {
-    /// Opens everything, as the id that the caller has.
-    pub fn new() -> Harness {
+    /// Opens everything, as the id that the caller has. `pids` are those of the
+    /// launcher and of its parent.
+    pub fn new(pids: &[i32]) -> Harness {
         // The standard library takes the keys of its hashes from the kernel's random numbers.
         let number = RandomState::new().build_hasher().finish();
         let name = format!("cellblock-{number:016x}");
@@ -42,9 +52,20 @@ impl Harness {
             tcp: tcp.and_then(|tcp| tcp.local_addr().ok().map(|address| (tcp, address.port()))),
             udp: udp.and_then(|udp| udp.local_addr().ok().map(|address| (udp, address.port()))),
             memory: SharedMemory::new().ok(),
+            stand_in: pids.iter().any(is_the_cells).then(|| Idle::new(OWN_PIDS).ok()).flatten(),
             queue: CString::new(&*name).ok().and_then(queue),
             name,
         }
+    }
+
+    /// The process to look for in place of `pid`; `None` where the cell may have
+    /// one of that number, and no other could be made.
+    pub fn process(&self, pid: i32) -> Option<i32> {
+        if !is_the_cells(&pid) {
+            return Some(pid);
+        }
+        let other = self.stand_in.as_ref().map(Idle::pid);
+        other.filter(|other| !is_the_cells(other))
     }
 
     /// The queue's name, where there is one: a file, where queues are mounted.

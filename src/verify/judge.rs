@@ -25,6 +25,7 @@ fn expected(expect: &Expect) -> String {
             "denied".to_owned()
         }
         Expect::Works => "works".to_owned(),
+        Expect::Covered => "covered".to_owned(),
         Expect::AtMost(0) => "none".to_owned(),
         Expect::AtMost(count) => format!("at most {count}"),
     }
@@ -41,6 +42,7 @@ fn verdict(check: &Check, expect: &Expect, answer: Answer) -> (Verdict, &'static
         (Expect::Works, Outcome::Refused) => (Verdict::Broken, ""),
         (_, Outcome::Refused) | (Expect::Works, Outcome::Reached(_)) => (Verdict::Ok, ""),
         (Expect::AtMost(most), Outcome::Reached(count)) if count <= *most => (Verdict::Ok, ""),
+        (Expect::Covered, Outcome::Reached(0)) => (Verdict::Ok, ""),
         (Expect::Limit(words), Outcome::Reached(_)) => (Verdict::KnownLimit, words),
         (Expect::Masked, Outcome::Reached(0)) => {
             (Verdict::KnownLimit, "its name shows below a writable view, and nothing of what it holds")
@@ -89,6 +91,8 @@ impl Outcome {
             (Some(Probe::SharedMemory { .. }), errno) if errno != Errno::EINVAL => Outcome::Reached(0),
             (Some(Probe::MessageQueue { .. }), errno) if errno != Errno::ENOENT => Outcome::Reached(0),
             // A filter's answer, as the kernel has no such; another call may tell.
+            // Only that it is not there says that nothing is shown.
+            (Some(Probe::Uncovered { .. }), errno) if errno != Errno::ENOENT => Outcome::Unclear,
             (Some(Probe::Stat { .. }), Errno::EPERM | Errno::ENOSYS)
             | (Some(Probe::List { .. } | Probe::Open { .. } | Probe::Make { .. }), Errno::ENOSYS) => {
                 Outcome::Unclear
@@ -112,6 +116,9 @@ fn seen(probe: Option<&Probe>, answer: Answer) -> String {
         (Some(Probe::List { .. }), Answer::Works(count)) => format!("{count} entries"),
         (Some(Probe::Processes), Answer::Works(count)) => format!("{count} processes"),
         (Some(Probe::Stat { .. }), Answer::Works(_)) => "there".to_owned(),
+        (Some(Probe::Uncovered { .. }), Answer::Works(0)) => "covered".to_owned(),
+        (Some(Probe::Uncovered { .. }), Answer::Works(_)) => "not covered".to_owned(),
+        (Some(Probe::Uncovered { .. }), Answer::Refused(Errno::ENOENT)) => "this kernel has none".to_owned(),
         (_, Answer::Works(_)) => "works".to_owned(),
         (_, Answer::Refused(errno)) => format!("{errno:?}"),
         (_, Answer::Killed(signal)) => format!("killed by signal {signal}"),

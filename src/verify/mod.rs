@@ -91,6 +91,8 @@ pub enum Expect {
     Denied,
     /// It works.
     Works,
+    /// Something empty stands over it, or this kernel has no such thing.
+    Covered,
     /// It is refused, or finds no more than so many.
     AtMost(i32),
     /// It should be refused, and a cell does not hold it, for this reason.
@@ -200,7 +202,7 @@ impl<'a> Test<'a> {
         // What it holds outlasts a launcher that a signal ends: from here on
         // signals wait for the supervisor to read them.
         let _ = signal::block_all();
-        let harness = Harness::new();
+        let harness = Harness::new(&[std::process::id() as i32, scene.parent]);
         checks.extend(checks::of_harness(&scene, &harness));
         if checks.len() > LIMIT {
             let why = format!("{} checks more than fit into one test", checks.len() - LIMIT);
@@ -240,6 +242,11 @@ impl<'a> Test<'a> {
         judged.chain(gate::lines(&self.scene, plan, kernel)).collect()
     }
 }
+
+/// Numbers up to this one a process of the cell may have itself: init, the
+/// provider and its first children, testers. What is looked for by its number
+/// has a higher one.
+pub const OWN_PIDS: i32 = 64;
 
 /// More checks than these are not made: a launch waits for each of them.
 const LIMIT: usize = 20_000;

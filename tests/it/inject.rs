@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -115,6 +116,14 @@ fn calls(step: &Step) -> Vec<Call> {
             calls.extend([fatal("open_tree"), CLOSE, fatal("mount_setattr")]);
             calls.extend(ATTACH);
             calls
+        }
+        Step::Mask { path, .. } => {
+            let there = Path::new("/").join(path.to_string()).exists();
+            let found = Call("openat2", Answer(Errno::ENOENT, "this kernel has no such entry"));
+            let covered = ["fstat", "openat2", "open_tree"].map(fatal);
+            let attached = [CLOSE, fatal("mount_setattr"), fatal("move_mount"), CLOSE, CLOSE];
+            let rest = [&covered[..], &attached].concat();
+            [found].into_iter().chain(rest.into_iter().filter(|_| there)).collect()
         }
         Step::MakeWhiteout { .. } => vec![Call("mknodat", Told(AGAIN))],
         Step::MustBe { .. } => vec![fatal("openat2"), fatal("fstat"), CLOSE],
@@ -488,7 +497,7 @@ impl Scenario {
 
     /// Every path below the site.
     fn files(&self) -> Vec<String> {
-        fn walk(dir: &std::path::Path, found: &mut Vec<String>) {
+        fn walk(dir: &Path, found: &mut Vec<String>) {
             for entry in fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 found.push(path.display().to_string());

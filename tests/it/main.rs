@@ -14,6 +14,7 @@ mod everyday;
 mod filters;
 mod git;
 mod hiding;
+mod host;
 mod hosts;
 mod inject;
 mod instance;

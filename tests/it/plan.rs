@@ -83,6 +83,7 @@ fn host(policy: &Policy) -> Host {
         repository: Default::default(),
         ids: Ids { uid: 1000, gid: 1000, started_by_root: false },
         landlock: 6,
+        no_landlock: None,
         seccomp: true,
         system: match policy.filesystem.system {
             System::None => vec![],
@@ -94,7 +95,6 @@ fn host(policy: &Policy) -> Host {
                 ("/etc/ssl".into(), view("/etc/ssl", Kind::Directory)),
             ],
         },
-        proc_masks: vec![("bus", true), ("kcore", false), ("keys", false)],
         own_filter: None,
         limits: Default::default(),
         refused: vec![],
@@ -481,7 +481,7 @@ proptest! {
                 check_attributes(&plan, &policy, &host);
                 check_order(&plan, gate);
                 check_rights(&plan, &policy);
-                check_mode(&plan, &policy, &host);
+                check_mode(&plan, &policy);
             }
             Err(error) => prop_assert!(error.what.starts_with("policy.toml:1: "), "{error}"),
         }
@@ -851,7 +851,7 @@ fn check_order(plan: &Plan, gate: bool) {
         }),
         // /proc/sys is covered read-only after this.
         at(|step| matches!(step, Step::WriteSysctl { .. })),
-        at(|step| matches!(step, Step::Cover { .. })),
+        at(|step| matches!(step, Step::Cover { .. } | Step::Mask { .. })),
         at(|step| matches!(step, Step::Seal { path } if path.to_bytes() == b".")),
         at(|step| matches!(step, Step::PivotRoot)),
         at(|step| matches!(step, Step::DetachOldRoot)),
@@ -883,7 +883,8 @@ fn check_order(plan: &Plan, gate: bool) {
     once(|step| matches!(step, Step::ClearDumpable));
     once(|step| matches!(step, Step::SetDescriptors { .. }));
     once(|step| matches!(step, Step::NoNewPrivs));
-    let landlock = usize::from(plan.has(Layer::Landlock));
+    let has_no_domain = plan.notes.iter().any(|note| note.starts_with("there is no Landlock domain"));
+    let landlock = usize::from(plan.has(Layer::Landlock) && !has_no_domain);
     assert_eq!(at(|step| matches!(step, Step::CreateRuleset { .. })).len(), landlock);
     assert_eq!(at(|step| matches!(step, Step::RestrictSelf)).len(), landlock);
     let seccomp = usize::from(plan.has(Layer::Seccomp));
@@ -950,11 +951,12 @@ fn check_rights(plan: &Plan, policy: &Policy) {
 
 /// Sealed: every mask, and no namespace inside. Nested: no mask, and no file
 /// right, both of which would keep the provider's own sandbox from being made.
-fn check_mode(plan: &Plan, policy: &Policy, host: &Host) {
+fn check_mode(plan: &Plan, policy: &Policy) {
     let covered: BTreeSet<String> = plan
         .init
         .iter()
         .filter_map(|step| match step {
+            Step::Mask { path, .. } => Some(path.to_string()),
             Step::Cover { path, .. } if path.to_bytes().starts_with(b"proc/") => Some(path.to_string()),
             _ => None,
         })
@@ -964,7 +966,7 @@ fn check_mode(plan: &Plan, policy: &Policy, host: &Host) {
         if path.to_string() == "proc/sys/user/max_user_namespaces" && value.to_string() == "0")
     });
     let sealed = policy.mode == Mode::Sealed;
-    let masks = host.proc_masks.iter().map(|(name, _)| *name).chain(["sys"]);
+    let masks = plan::PROC_MASKS.into_iter().chain(["sys"]);
     let masks = masks.filter(|_| sealed).map(|name| format!("proc/{name}"));
     assert_eq!(covered, masks.collect(), "{plan}");
     assert_eq!(no_namespaces, sealed, "{plan}");
@@ -979,4 +981,89 @@ fn check_mode(plan: &Plan, policy: &Policy, host: &Host) {
     let wanted = policy.network.mode == NetworkMode::None && plan.has(Layer::Network);
     assert_eq!(network, wanted, "{plan}");
     assert_eq!(plan.init.contains(&Step::LoopbackUp), wanted, "{plan}");
+}
+
+/// The waivers, and whether a ruleset has file rights and scopes.
+type Domain = (Vec<String>, Option<(bool, bool)>);
+
+/// What a host's Landlock comes to: the waivers, and what the ruleset handles;
+/// or the cause of a refusal.
+fn landlock_of(abi: u32, change: impl FnOnce(&mut Policy)) -> Result<Domain, String> {
+    let mut policy = nothing();
+    change(&mut policy);
+    let host = Host { landlock: abi, ..host(&policy) };
+    let plan = plan::build(&policy, &host, &request()).map_err(|error| error.to_string())?;
+    let rulesets: Vec<_> = plan
+        .provider
+        .iter()
+        .filter_map(|step| match step {
+            Step::CreateRuleset { handled } => Some((handled.fs != 0, handled.scoped != 0)),
+            _ => None,
+        })
+        .collect();
+    let enters = plan.provider.contains(&Step::RestrictSelf);
+    assert_eq!(rulesets.len(), usize::from(enters), "{plan}");
+    assert!(rulesets.iter().all(|(files, scopes)| *files || *scopes), "an empty ruleset is ENOMSG");
+    let names = |waiver: &plan::Waiver| format!("{} {:?}", waiver.layer.name(), waiver.reason);
+    Ok((plan.waived.iter().map(names).collect(), rulesets.first().copied()))
+}
+
+#[test]
+fn every_abi_mode_network_and_waiver_has_its_landlock() {
+    let waivers: [&[Layer]; 4] =
+        [&[], &[Layer::Landlock], &[Layer::LandlockScope], &[Layer::Landlock, Layer::LandlockScope]];
+    for abi in 0..=8 {
+        for (mode, network) in [
+            (Mode::Sealed, NetworkMode::None),
+            (Mode::Sealed, NetworkMode::Host),
+            (Mode::Nested, NetworkMode::None),
+            (Mode::Nested, NetworkMode::Host),
+        ] {
+            for allowed in waivers {
+                let found = landlock_of(abi, |policy| {
+                    (policy.mode, policy.network.mode) = (mode, network);
+                    policy.require.allow_missing = allowed.to_vec();
+                });
+                let context = format!("ABI {abi}, {mode:?}, {network:?}, {allowed:?}: {found:?}");
+                let sealed = mode == Mode::Sealed;
+                let wants_scopes = !sealed || network == NetworkMode::Host;
+                match abi {
+                    0 if allowed.contains(&Layer::Landlock) => {
+                        assert_eq!(found, Ok((vec!["landlock Missing".into()], None)), "{context}");
+                    }
+                    0 => assert!(found.unwrap_err().contains("this host has no Landlock"), "{context}"),
+                    1..6 if !wants_scopes => {
+                        assert_eq!(found, Ok((vec![], Some((true, false)))), "{context}")
+                    }
+                    1..6 if allowed.is_empty() => {
+                        let error = found.clone().unwrap_err();
+                        assert!(error.contains("--allow-missing landlock-scope"), "{context}");
+                        assert!(error.contains("6.12") && !error.contains("lsm="), "{context}");
+                    }
+                    1..6 => {
+                        let ruleset = sealed.then_some((true, false));
+                        assert_eq!(found, Ok((vec!["landlock-scope Missing".into()], ruleset)), "{context}");
+                    }
+                    _ => assert_eq!(found, Ok((vec![], Some((sealed, true)))), "{context}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_older_landlock_than_required_is_refused_or_holds_as_far_as_it_goes() {
+    let required = |policy: &mut Policy| policy.require.landlock = 99;
+    let error = landlock_of(7, required).unwrap_err();
+    assert!(error.contains("`landlock = 7`") && !error.contains("--allow-missing"), "{error}");
+    let allowed = |policy: &mut Policy| {
+        required(policy);
+        policy.require.allow_missing = vec![Layer::Landlock];
+    };
+    assert_eq!(landlock_of(7, allowed), Ok((vec!["landlock Older".into()], Some((true, true)))));
+    let without = |policy: &mut Policy| {
+        policy.network.mode = NetworkMode::Host;
+        policy.require.without = vec![Layer::Landlock];
+    };
+    assert_eq!(landlock_of(2, without), Ok((vec!["landlock Without".into()], None)));
 }

@@ -6,6 +6,7 @@ mod dev;
 mod hide;
 mod made_up;
 mod overlap;
+mod proc;
 mod protect;
 mod scope;
 mod steps;
@@ -20,10 +21,11 @@ use super::landlock::Grant;
 use super::{Prepare, Text};
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup, SystemEntry};
-use crate::policy::{Mode, NetworkMode, Origin, Policy, System};
+use crate::policy::{NetworkMode, Origin, Policy, System};
 use crate::sys::Errno;
-use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+use crate::sys::mount::{Attributes, NO_DEV, NO_SUID, READ_ONLY};
 pub use hide::{Hidden, Means};
+pub use proc::MASKS as PROC_MASKS;
 pub(super) use steps::Built;
 
 /// One entry of the tree.
@@ -90,6 +92,8 @@ enum Content {
         is_directory: bool,
         attributes: Attributes,
     },
+    /// Something empty over an entry of the cell's own `/proc`, if it has that.
+    Mask,
     /// In the root's own tmpfs.
     Directory,
     Symlink {
@@ -107,7 +111,8 @@ impl Content {
             Content::Overlay { .. } | Content::Stubs { .. } => true,
             Content::Fresh { .. } | Content::Sealed | Content::Directory => true,
             Content::Cover { is_directory, .. } => *is_directory,
-            Content::Symlink { .. } | Content::File { .. } => false,
+            // Nothing stands in it either way.
+            Content::Mask | Content::Symlink { .. } | Content::File { .. } => false,
         }
     }
 
@@ -136,7 +141,8 @@ impl Content {
             Content::Bind { .. }
             | Content::Overlay { .. }
             | Content::Stubs { .. }
-            | Content::Cover { .. } => true,
+            | Content::Cover { .. }
+            | Content::Mask => true,
             Content::Fresh { filesystem, .. } => *filesystem != TMPFS,
             Content::Sealed | Content::Directory | Content::Symlink { .. } | Content::File { .. } => false,
         }
@@ -261,10 +267,6 @@ struct Tree<'a> {
     work_directory: Option<PathBuf>,
 }
 
-/// Nothing is mounted on it and nobody else may put anything there, so it is
-/// what a directory is masked with.
-const EMPTY: &str = "/dev/empty";
-
 /// Programs that want files to outlast a reboot need not have that in a cell.
 const VAR_TMP: &str = "/var/tmp";
 
@@ -360,29 +362,6 @@ impl<'a> Tree<'a> {
             }
             self.put_own(path, Content::File { content: content.into_bytes().into() }, Grant::Nothing);
         }
-    }
-
-    fn proc(&mut self, mode: Mode) {
-        // Without ptrace rights over a process its directory is not there at all
-        // (proc(5)); PID 1 is non-dumpable, so nobody in the cell has them.
-        let options = vec![("hidepid", "ptraceable".to_owned())];
-        let attributes = NO_SUID | NO_DEV | NO_EXEC;
-        self.put_own("/proc", Content::Fresh { filesystem: "proc", options, attributes }, Grant::Read);
-        if mode == Mode::Nested {
-            // One covered entry makes the kernel refuse an inner /proc
-            // (mount_too_revealing).
-            return;
-        }
-        self.put_own(EMPTY, Content::Directory, Grant::Nothing);
-        for &(name, is_directory) in &self.host.proc_masks {
-            let source = if is_directory { EMPTY } else { "/dev/null" }.into();
-            let attributes = READ_ONLY | NO_SUID | NO_EXEC;
-            let mask = Content::Cover { source, inode: None, is_directory, attributes };
-            self.put_own(Path::new("/proc").join(name), mask, Grant::Nothing);
-        }
-        let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
-        let sys = Content::Cover { source: "/proc/sys".into(), inode: None, is_directory: true, attributes };
-        self.put_own("/proc/sys", sys, Grant::Nothing);
     }
 
     fn filesystem(&mut self, policy: &Policy) -> Result<(), Error> {

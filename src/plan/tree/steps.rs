@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, text, text_of};
+use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, proc, text, text_of};
 use crate::error::Error;
 use crate::host::File;
 use crate::plan::landlock::{access, allow};
@@ -48,7 +48,7 @@ pub(super) fn order(
         notes.extend(overlap::note_of_nested(&tree, policy, (place, node)));
 
         let is_ours = holder.is_none_or(|(_, holder)| !holder.content.shows_what_is_there());
-        if is_ours && !matches!(node.content, Content::Cover { .. }) {
+        if is_ours && !matches!(node.content, Content::Cover { .. } | Content::Mask) {
             make_parents(place, &mut directories, &mut steps.mounts)?;
             make_place(place, &node.content, &mut steps.mounts)?;
         }
@@ -199,6 +199,12 @@ impl Steps {
                 inode: *inode,
                 path,
                 attributes: *attributes,
+            }),
+            Content::Mask => self.covers.push(Step::Mask {
+                path,
+                file: text(relative(Path::new(proc::NULL)))?,
+                directory: text(relative(Path::new(proc::EMPTY)))?,
+                attributes: proc::ATTRIBUTES,
             }),
             Content::Directory | Content::Symlink { .. } | Content::File { .. } => {}
         }

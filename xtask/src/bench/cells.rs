@@ -137,6 +137,9 @@ enum Step {
         source: String,
         path: String,
     },
+    Mask {
+        path: String,
+    },
     Seal {
         path: String,
     },
@@ -157,7 +160,8 @@ impl Step {
             | Step::MakeSymlink { path, .. }
             | Step::Bind { path, .. }
             | Step::Mount { path, .. }
-            | Step::Cover { path, .. } => Some(path),
+            | Step::Cover { path, .. }
+            | Step::Mask { path } => Some(path),
             _ => None,
         }
     }
@@ -189,6 +193,11 @@ impl Step {
                     if source == path || source == "dev/null" { place(source) } else { empty.to_owned() };
                 words(&["--ro-bind", &source, &place(path)])
             }
+            Step::Mask { path } => match std::fs::metadata(place(path)) {
+                Err(_) => vec![],
+                Ok(there) if there.is_dir() => words(&["--ro-bind", empty, &place(path)]),
+                Ok(_) => words(&["--ro-bind", "/dev/null", &place(path)]),
+            },
             Step::Seal { path } if path == "." => words(&["--remount-ro", "/"]),
             Step::Seal { path } => words(&["--remount-ro", &place(path)]),
             Step::SetHostname { name } => words(&["--hostname", name]),
