@@ -304,6 +304,7 @@ pub enum Step {
         directory: Text,
         /// What it may not do.
         #[serde(serialize_with = "attribute_names")]
+        #[schemars(with = "Vec<String>")]
         attributes: Attributes,
     },
     /// Writes a sysctl of the cell's own namespaces.
