@@ -60,9 +60,14 @@ impl Child<'_> {
                 Err(Failure { errno: Errno::ENOENT, .. }) => Ok(()),
                 found => {
                     let place = found?;
-                    let empty = if fd::is_directory(place.as_fd())? { directory } else { file };
-                    let tree = mount::copy_inside(empty, None)?;
-                    mount::restrict(&tree, *attributes)?;
+                    let tree = if fd::is_directory(place.as_fd())? {
+                        let tree = mount::copy_own(directory)?;
+                        mount::restrict(&tree, *attributes)?;
+                        tree
+                    } else {
+                        // A mount of its own in every cell, which has these attributes.
+                        mount::copy_own(file)?
+                    };
                     mount::attach_at(&tree, &place)
                 }
             },

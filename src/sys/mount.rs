@@ -79,6 +79,15 @@ pub fn must_be_inside(path: &CStr, expected: Identity) -> Result<()> {
     must_be(open_path_beneath(CWD, path)?.as_fd(), expected)
 }
 
+/// As [`copy_inside`], of what the cell itself was given at that path: nothing of
+/// the host's stands there, and no link.
+pub fn copy_own(path: &CStr) -> Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32;
+    // SAFETY: the path ends in a NUL byte.
+    let tree = unsafe { libc::syscall(libc::SYS_open_tree, CWD, path.as_ptr(), flags) };
+    check(Call::OpenTree, tree).map(owned)
+}
+
 fn copy_descriptor(source: &OwnedFd) -> Result<OwnedFd> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as u32;
     // SAFETY: the path is an empty string.

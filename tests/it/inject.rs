@@ -120,9 +120,11 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::Mask { path, .. } => {
             let there = Path::new("/").join(path.to_string()).exists();
             let found = Call("openat2", Answer(Errno::ENOENT, "this kernel has no such entry"));
-            let covered = ["fstat", "openat2", "open_tree"].map(fatal);
-            let attached = [CLOSE, fatal("mount_setattr"), fatal("move_mount"), CLOSE, CLOSE];
-            let rest = [&covered[..], &attached].concat();
+            let restricted = fatal("mount_setattr");
+            let is_directory = Path::new("/").join(path.to_string()).is_dir();
+            let mut rest = vec![fatal("fstat"), fatal("open_tree")];
+            rest.extend(Some(restricted).filter(|_| is_directory));
+            rest.extend([fatal("move_mount"), CLOSE, CLOSE]);
             [found].into_iter().chain(rest.into_iter().filter(|_| there)).collect()
         }
         Step::MakeWhiteout { .. } => vec![Call("mknodat", Told(AGAIN))],
