@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -191,8 +192,9 @@ fn launch(
         }
     }
     let policy = &*policy;
-    let hint = ids::as_run(options.ids, || Ok(hint_at_repository(policy, &host)))?;
-    if let Some(hint) = hint.filter(|_| options.runs()) {
+    let hints =
+        ids::as_run(options.ids, || Ok([hint_at_repository(policy, &host), hint_at_set_gid(policy, &plan)]))?;
+    for hint in hints.into_iter().flatten().filter(|_| options.runs()) {
         told.note(options, hint);
     }
     // Kept until the cell has ended, which is what it is locked for.
@@ -316,6 +318,24 @@ fn look_at_repository(policy: &Policy, host: &mut Host) {
     let held = host.repository.held(protect);
     let paths = held.iter().flat_map(|held| held.path.ancestors()).filter(|path| *path != Path::new(""));
     host.look_at(paths.map(|path| dir.join(path)).collect::<BTreeSet<_>>());
+}
+
+/// Says which filter lets programs work in directories that hand their group
+/// down, as those of a repository that a group shares do.
+fn hint_at_set_gid(policy: &Policy, plan: &Plan) -> Option<String> {
+    let workspace = policy.workspace.as_ref().filter(|workspace| workspace.access == Access::ReadWrite)?;
+    let is_refused = |step: &Step| matches!(step, Step::InstallFilter { name, .. } if name == "provider");
+    plan.provider.iter().find(|step| is_refused(step))?;
+    let places = ["", ".git", ".git/objects", ".git/refs"].map(|place| workspace.dir.join(place));
+    let hands_down = |place: &&PathBuf| {
+        let found = std::fs::symlink_metadata(place);
+        found.is_ok_and(|found| found.is_dir() && found.mode() & libc::S_ISGID != 0)
+    };
+    let place = printable(&places.iter().find(hands_down)?.to_string_lossy()).to_string();
+    Some(format!(
+        "{place} has the set-group-id bit, which the filter lets no program set: git says \"unable to create \
+         temporary file: Operation not permitted\" (--seccomp provider-set-gid lets it)"
+    ))
 }
 
 /// Says which repository a workspace without one of its own lacks.

@@ -56,7 +56,7 @@ impl Resource {
     }
 }
 
-/// The hard limits of a process, by [`Resource::ALL`].
+/// The hard limits of a process, by resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rlimits([u64; 7]);
 

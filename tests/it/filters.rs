@@ -13,6 +13,7 @@ use std::process::{Command, Output};
 use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, c_int, c_long, c_ulong, sock_filter};
 
 use crate::skip;
+use crate::user::{User, text};
 
 /// As the launcher has it, so that the generated expressions can be included.
 struct Insn;
@@ -640,4 +641,34 @@ fn bubblewrap_builds_its_sandbox_in_nested_alone() {
     }
     let [_, with] = both(PROVIDER, &words);
     assert!(!with.status.success());
+}
+
+#[test]
+fn a_filter_by_name_lets_directories_hand_their_group_down_and_nothing_else() {
+    let Some(user) = User::new().filter(|_| skip::has_programs(&["git"])) else { return };
+    user.directory("work");
+    let git = "git -c user.name=n -c user.email=n";
+    let host = |script: &str| {
+        let mut shell = user.command("sh");
+        text(&shell.args(["-ec", script]).current_dir(user.path("work")).output().expect("sh"))
+    };
+    host(&format!("git init -q --shared .; echo 1 > f; git add f; {git} commit -qm x"));
+    let run = |options: &[&str], script: &str| {
+        let options = [&["--workspace", "work"], options].concat();
+        let output = user.script(&options, script).output().expect("a launch");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let commit = format!("mkdir d; echo 2 > d/f; git add -A && {git} commit -qm y && git branch a/b");
+    let (code, said) = run(&[], &commit);
+    assert!(code != Some(0) && said.contains("--seccomp provider-set-gid"), "{said}");
+    let with = &["--seccomp", "provider-set-gid"];
+    let (code, said) = run(with, &commit);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("provider-set-gid"), "{said}");
+    let (code, said) = run(with, "mkdir -m 2775 s; chmod g+s d; cp -a s t; test -g t");
+    assert_eq!(code, Some(0), "{said}");
+    for set_id in ["chmod u+s f", "chmod 6755 f", "install -m 4755 f g"] {
+        let (code, said) = run(with, set_id);
+        assert!(code != Some(0) && said.contains("Operation not permitted"), "{set_id}: {said}");
+    }
 }
