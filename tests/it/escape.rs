@@ -28,7 +28,7 @@ const WITHOUT_CONTROL: [(&str, &str); 14] = [
 
 /// Probes that some hosts answer as a cell does, and why; a line says where
 /// the control is missing.
-const HOST_MAY_DENY: [(&str, &str); 36] = [
+const HOST_MAY_DENY: [(&str, &str); 38] = [
     ("F27", "/dev may hold the harmless devices alone"),
     ("H05", "the file system may have no user attributes"),
     ("N04", "no such service may run"),
@@ -60,6 +60,8 @@ const HOST_MAY_DENY: [(&str, &str); 36] = [
     ("S02", "vm.unprivileged_userfaultfd may forbid it"),
     ("S03", "kernel.perf_event_paranoid may forbid it"),
     ("S04", "kernel.unprivileged_bpf_disabled may forbid it"),
+    ("S23", "open_tree_attr came with Linux 6.15"),
+    ("S31", "before Linux 6.13 open_by_handle_at wants a capability of the first user namespace"),
     ("S33", "the kernel may be built without it"),
     ("S48", "the kernel may be built without NUMA"),
     ("S49", "the kernel may be built without NUMA"),

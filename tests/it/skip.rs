@@ -35,6 +35,12 @@ pub fn has_programs(names: &[&str]) -> bool {
     names.iter().all(|name| has(name, has_file(name)))
 }
 
+/// Whether the kernel has Landlock's scopes, without which no cell is in the
+/// host's network.
+pub fn has_scopes() -> bool {
+    has("landlock-scope", cellblock::sys::landlock::version().is_ok_and(|abi| abi >= 6))
+}
+
 /// Whether root has started the tests.
 pub fn has_root() -> bool {
     has("root", user::is_root())
