@@ -237,7 +237,7 @@ const MISTAKES: &[Mistake] = &[
     policy(
         "--seccomp none",
         "policy: --seccomp or seccomp.filter: there is no filter `none`",
-        &["remedy: write one of: provider, nested"],
+        &["remedy: write one of: provider, provider-set-gid, nested"],
     ),
     policy(
         "--profile codx",
