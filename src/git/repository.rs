@@ -80,7 +80,7 @@ impl Repository {
         if directory == GitDirectory::Nowhere {
             return Repository::default();
         }
-        let tracked = tracked(root, &directory, protected);
+        let tracked = tracked(root, Path::new(""), &directory, protected);
         // A launch is not kept from starting by what is found out at its end.
         Repository { modules: modules(root).unwrap_or_default(), directory, tracked, beside: BTreeMap::new() }
     }
@@ -104,16 +104,16 @@ pub fn find(root: BorrowedFd, dir: &Path, tree: &Path) -> GitDirectory {
     named.map_or(GitDirectory::Nowhere, |named| GitDirectory::Named(dir.join(tree).join(named)))
 }
 
-/// Reads the index of the workspace's own repository.
-pub fn tracked(root: BorrowedFd, directory: &GitDirectory, protected: &[&Path]) -> Tracked {
+/// Reads the index of the tree at `tree`.
+pub fn tracked(root: BorrowedFd, tree: &Path, directory: &GitDirectory, protected: &[&Path]) -> Tracked {
     let open = |name: &str| match directory {
         GitDirectory::Named(named) => {
             let named = fd::open_path(fd::CWD, &c_string(named)).map_err(|failure| failure.errno)?;
             file::open(named.as_fd(), Path::new(name))
         }
-        _ => file::open(root, &Path::new(".git").join(name)),
+        _ => file::open(root, &tree.join(".git").join(name)),
     };
-    let hash = hash_length(root);
+    let hash = hash_length(root, tree);
     let is_wanted = |name: &[u8]| {
         let name = name.strip_suffix(b"/").unwrap_or(name);
         protected.iter().any(|path| {
@@ -147,8 +147,8 @@ pub fn tracked(root: BorrowedFd, directory: &GitDirectory, protected: &[&Path]) 
 }
 
 /// How long the names of objects are.
-fn hash_length(root: BorrowedFd) -> usize {
-    let settings = file::read(root, Path::new(".git/config")).ok();
+fn hash_length(root: BorrowedFd, tree: &Path) -> usize {
+    let settings = file::read(root, &tree.join(".git/config")).ok();
     let is_long = |text: &Vec<u8>| {
         text.windows(6).any(|word| word.eq_ignore_ascii_case(b"sha256"))
             && config::parse(text).is_ok_and(|settings| {

@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use super::config::{self, Setting};
+use super::file::Print;
 use super::repository::{self, GitDirectory};
 use super::{file, runs};
 use crate::sys::Errno;
 
-/// How many files of settings are read.
+/// How many files of settings are read, and how many repositories are looked into.
 const MOST: usize = 2_000;
 
 /// How many entries of the workspace are looked at for a repository.
@@ -19,9 +20,12 @@ const MOST_ENTRIES: usize = 10_000;
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     files: BTreeMap<PathBuf, Result<Vec<u8>, Errno>>,
-    /// The repositories that lie in the workspace: those that the index names,
-    /// and those directly in it, where editors look.
+    /// The repositories that lie in the workspace: those that the index of it or of
+    /// another one names, and those directly in it, where editors look.
     pub inner: BTreeSet<PathBuf>,
+    /// What leads git on from a repository in the workspace or a worktree, and the
+    /// hooks that nothing holds.
+    ways: BTreeMap<PathBuf, Print>,
 }
 
 /// What a file of settings has that it had not.
@@ -39,20 +43,69 @@ impl Settings {
     /// Reads them in the workspace `dir`, open as `root`.
     pub fn read(root: BorrowedFd, dir: &Path, gitlinks: &BTreeSet<PathBuf>, modules: &[PathBuf]) -> Settings {
         let mut settings = Settings::default();
-        settings.inner = settings.find_inner(root, gitlinks);
+        settings.inner = settings.find_inner(root, dir, gitlinks);
         let trees: Vec<PathBuf> = settings.inner.iter().cloned().chain([PathBuf::new()]).collect();
         let own = trees.into_iter().flat_map(|tree| git_directories(root, dir, &tree));
         let worktrees = file::list(root, Path::new(".git/worktrees"), MOST).unwrap_or_default();
         let worktrees = worktrees.into_iter().map(|(name, _)| Path::new(".git/worktrees").join(name));
-        for directory in own.chain(modules.iter().cloned()).chain(worktrees) {
+        for directory in own.chain(modules.iter().cloned()).chain(worktrees.clone()) {
             for name in ["config", "config.worktree"] {
                 settings.add(root, dir, &directory.join(name));
             }
         }
+        settings.find_ways(root, dir, worktrees);
         settings
     }
 
-    fn find_inner(&mut self, root: BorrowedFd, gitlinks: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+    /// Looks at what git follows or runs and no setting names.
+    fn find_ways(&mut self, root: BorrowedFd, dir: &Path, worktrees: impl Iterator<Item = PathBuf>) {
+        for tree in self.inner.clone() {
+            // As a directory it leads nowhere else.
+            if !file::is_directory(root, &tree.join(".git")) {
+                self.add_way(root, tree.join(".git"));
+            }
+            for directory in git_directories(root, dir, &tree) {
+                self.add_way(root, directory.join("commondir"));
+                self.add_hooks(root, &directory.join("hooks"));
+            }
+        }
+        for way in worktrees.map(|worktree| worktree.join("commondir")) {
+            // As git writes it.
+            if !file::read(root, &way).is_ok_and(|named| *file::line(&named) == *"../..") {
+                self.add_way(root, way);
+            }
+        }
+        let hooks = self.value("core", "hookspath");
+        if let Some(hooks) = hooks.and_then(|named| file::below(dir, Path::new(""), &named)) {
+            self.add_hooks(root, &hooks);
+        }
+    }
+
+    fn add_hooks(&mut self, root: BorrowedFd, hooks: &Path) {
+        // A link, or more than are looked at.
+        let Ok(entries) = file::list(root, hooks, MOST) else { return self.add_way(root, hooks.to_owned()) };
+        for (name, _) in entries {
+            let hook = hooks.join(name);
+            // Git runs no file that cannot be executed, as its samples.
+            if !matches!(file::print(root, &hook), Print::File(_, false) | Print::Other(_)) {
+                self.add_way(root, hook);
+            }
+        }
+    }
+
+    fn add_way(&mut self, root: BorrowedFd, path: PathBuf) {
+        let print = file::print(root, &path);
+        if print != Print::Missing {
+            self.ways.insert(path, print);
+        }
+    }
+
+    fn find_inner(
+        &mut self,
+        root: BorrowedFd,
+        dir: &Path,
+        gitlinks: &BTreeSet<PathBuf>,
+    ) -> BTreeSet<PathBuf> {
         let entries = file::list(root, Path::new(""), MOST_ENTRIES);
         if let Err(errno) = entries {
             self.files.insert(".".into(), Err(errno));
@@ -65,7 +118,25 @@ impl Settings {
             file::exists(root, &tree.join(".git"))
                 || file::exists(root, &tree.join("HEAD")) && file::is_directory(root, &tree.join("objects"))
         };
-        directories.chain(gitlinks.iter().cloned()).filter(is_repository).collect()
+        let mut waiting: Vec<PathBuf> = directories.chain(gitlinks.iter().cloned()).collect();
+        let mut inner = BTreeSet::new();
+        while let Some(tree) = waiting.pop() {
+            if inner.contains(&tree) || !is_repository(&tree) {
+                continue;
+            }
+            if inner.len() == MOST {
+                self.files.insert(".".into(), Err(Errno::EFBIG));
+                break;
+            }
+            // `git status` goes on from each to those that its index names.
+            let tracked = repository::tracked(root, &tree, &repository::find(root, dir, &tree), &[]);
+            if tracked.problem.is_some() {
+                self.files.insert(tree.join(".git/index"), Err(Errno::EINVAL));
+            }
+            waiting.extend(tracked.gitlinks.iter().map(|link| tree.join(link)));
+            inner.insert(tree);
+        }
+        inner
     }
 
     /// Reads one file, and what it includes.
@@ -103,6 +174,14 @@ impl Settings {
         let text = self.files.get(Path::new(".git/config"))?.as_ref().ok()?;
         let settings = config::parse(text).ok()?;
         settings.into_iter().rfind(|setting| setting.is(section, name))?.value
+    }
+
+    /// Where git is led, or what it runs, that was not so in `before`. Of a
+    /// repository that was not there, the repository itself says it all.
+    pub fn ways_since(&self, before: &Settings) -> Vec<PathBuf> {
+        let is_new = |path: &Path| self.inner.difference(&before.inner).any(|tree| path.starts_with(tree));
+        let changed = self.ways.iter().filter(|(path, print)| before.ways.get(*path) != Some(print));
+        changed.map(|(path, _)| path.clone()).filter(|path| !is_new(path)).collect()
     }
 
     /// What is here and was not in `before`, with the file it stands in.

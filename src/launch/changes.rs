@@ -54,6 +54,7 @@ impl Changes {
         told.extend(
             settings.new_since(&self.settings).into_iter().map(|(path, new)| of_setting(&path, &new)),
         );
+        told.extend(settings.ways_since(&self.settings).iter().map(|path| of_way(path)));
         told.extend(settings.inner.difference(&self.settings.inner).map(|tree| Told {
             path: shown(tree),
             what: "the run made a repository here, and `git status` outside of it runs what its settings say".to_owned(),
@@ -100,6 +101,15 @@ fn of_setting(path: &Path, new: &New) -> Told {
     let path = shown(path);
     let command = format!("cat '{}'", path.replace('\'', r"'\''"));
     Told { path, what, command }
+}
+
+fn of_way(path: &Path) -> Told {
+    let path = shown(path);
+    Told {
+        what: "the run changed it, and git runs it or finds hooks and settings by it".to_owned(),
+        command: format!("cat '{}'", path.replace('\'', r"'\''")),
+        path,
+    }
 }
 
 /// A path as part of a message: the run has chosen the names in it.

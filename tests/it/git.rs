@@ -312,3 +312,43 @@ fn a_long_sweep_hears_term_and_says_what_is_left() {
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(!Path::new(&user.path("work/.vscode")).exists());
 }
+
+/// `git status` goes into repositories in the workspace, and runs their hooks.
+#[test]
+fn what_leads_git_on_from_a_repository_that_was_there_is_told() {
+    let Some(repository) = Repository::new("") else { return };
+    repository.host(
+        "git init -q one/sub; git -C one/sub commit -q --allow-empty -m x; git add one 2>/dev/null; \
+         git commit -qm sub; mkdir hooks; git config core.hooksPath hooks; cp -r one kept; \
+         git worktree add -q ../tree; rm -rf ../tree; mkdir -p deep/er; cp -r .git deep/er/git",
+    );
+    let hook = |place: &str| format!("printf '#!/bin/sh\\n' > {place}; chmod +x {place}");
+    let inner = "git init -q one/sub/t; git -C one/sub/t commit -q --allow-empty -m x; \
+                 git -C one/sub add t 2>/dev/null; git -C one/sub/t config core.fsmonitor x";
+    for (script, path) in [
+        (hook("one/sub/.git/hooks/post-index-change"), "one/sub/.git/hooks/post-index-change"),
+        (hook("hooks/pre-commit"), "hooks/pre-commit"),
+        ("rm -rf one/sub/.git/hooks; ln -s ../../../hooks one/sub/.git".to_owned(), "one/sub/.git/hooks"),
+        ("echo ../../../deep/er/git > one/sub/.git/commondir".to_owned(), "one/sub/.git/commondir"),
+        ("rm -rf one/sub/.git; ln -s ../../deep/er/git one/sub/.git".to_owned(), "one/sub/.git"),
+        ("rm -rf one/sub/.git; echo gitdir: ../../deep/er/git > one/sub/.git".to_owned(), "one/sub/.git"),
+        (
+            "echo ../../../deep/er/git > .git/worktrees/tree/commondir".to_owned(),
+            ".git/worktrees/tree/commondir",
+        ),
+        (inner.to_owned(), "one/sub/t/.git/config"),
+        (inner.to_owned(), "one/sub/t"),
+        ("head -c 99 /dev/urandom > one/sub/.git/index".to_owned(), "one/sub/.git/index"),
+    ] {
+        let (_, said, last) = repository.cell(&script);
+        assert!(Repository::paths(&last, "told").iter().any(|told| told == path), "{script}: {said}\n{last}");
+        repository.host(
+            "rm -rf one hooks; cp -r kept one; mkdir hooks; echo ../.. > .git/worktrees/tree/commondir",
+        );
+    }
+    // Ordinary work in it, and what git makes by itself.
+    let ordinary =
+        "cd one/sub; echo a > a; git add a; git commit -qm a; cd ../..; git worktree add -q /tmp/t";
+    let (_, said, last) = repository.cell(ordinary);
+    assert_eq!(Repository::paths(&last, "told"), Vec::<String>::new(), "{said}");
+}
