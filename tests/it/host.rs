@@ -2,7 +2,7 @@
 //! depends on what the launcher's `/proc` shows, and a waiver takes only what is
 //! not there.
 
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use crate::skip::{has, has_programs, has_root};
 use crate::user::User;
@@ -38,7 +38,7 @@ fn every_cover_of_proc_stands_whatever_the_launchers_proc_shows() {
             user.path("cellblock").display()
         );
         let script = script.replace("cellblock", &drop);
-        let mut unshare = std::process::Command::new("unshare");
+        let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "sh", "-c", &script]).output().expect("unshare")
     };
     let plain = user.script(&[], UNCOVERED).output().expect("a launch");
@@ -136,4 +136,28 @@ fn a_launcher_with_a_low_number_is_not_taken_for_a_process_of_the_cell() {
             assert!(output.status.success(), "{script}: {}", said(&output));
         }
     }
+}
+
+#[test]
+fn what_stands_in_the_place_of_a_device_is_not_shown() {
+    let Some(user) = User::new().filter(|_| has_root()) else { return };
+    let file = user.file("file", "of the host");
+    let (uid, gid) = user.ids();
+    let run = |mount: &str| {
+        let script = format!(
+            "{mount}; exec setpriv --reuid={uid} --regid={gid} --clear-groups ./cellblock run -- cat /proc/kallsyms"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec", &script]).current_dir(user.path("")).stdin(Stdio::null());
+        command.output().expect("unshare")
+    };
+    let control = run("true");
+    assert!(control.status.success() && control.stdout.is_empty(), "{}", said(&control));
+    let output = run(&format!("mount --bind {} /dev/null", file.display()));
+    assert_eq!(output.status.code(), Some(125), "{}", said(&output));
+    assert!(
+        output.stdout.is_empty() && said(&output).contains("/dev/null is a regular file"),
+        "{}",
+        said(&output)
+    );
 }

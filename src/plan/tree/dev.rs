@@ -25,7 +25,15 @@ impl Tree<'_> {
         self.put_own("/dev", Content::Directory, Grant::Device);
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
-            let file = self.find(&path, &Origin(BUILT_IN.into()))?;
+            let origin = Origin(BUILT_IN.into());
+            let file = self.find(&path, &origin)?;
+            if file.kind != Kind::Device {
+                let what =
+                    format!("{} is {}, where a device node is needed", path.display(), file.kind.name());
+                return Err(at(&origin, what)
+                    .cause("something stands in the place of this host's device node, and its content would be shown")
+                    .remedy("put the device node back: `ls -l` shows it with a `c` in front"));
+            }
             // A device takes reads and writes on a read-only mount too; the times of
             // the host's node, which all cells see, stay as they are.
             let attributes = READ_ONLY | NO_SUID | NO_EXEC;

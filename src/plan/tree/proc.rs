@@ -14,10 +14,8 @@ use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 /// Left as they are, since common programs read them: `cpuinfo`, `meminfo`,
 /// `stat`, `uptime`, `loadavg`, `version`, `filesystems`, `pressure`, and
 /// `vmstat`, without which vmstat(8) ends and psutil warns. `device-tree` is a
-/// link into `/sys`, which a cell has not. Nor are those covered that say only what
-/// the kernel was built with, as each cover costs the launch: `consoles`, `crypto`,
-/// `devices`, `dma`, `execdomains`, `fb`, `misc` and `tty`.
-pub const MASKS: [&str; 47] = [
+/// link into `/sys`, which a cell has not.
+pub const MASKS: [&str; 55] = [
     "acpi",
     "allocinfo",
     "asound",
@@ -27,9 +25,15 @@ pub const MASKS: [&str; 47] = [
     "cgroups",
     "cmdline",
     "config.gz",
+    "consoles",
+    "crypto",
+    "devices",
     "diskstats",
+    "dma",
     "driver",
     "dynamic_debug",
+    "execdomains",
+    "fb",
     "fs",
     "interrupts",
     "iomem",
@@ -46,6 +50,7 @@ pub const MASKS: [&str; 47] = [
     "latency_stats",
     "locks",
     "mdstat",
+    "misc",
     "modules",
     "mtd",
     "mtrr",
@@ -61,6 +66,7 @@ pub const MASKS: [&str; 47] = [
     "swaps",
     "sysrq-trigger",
     "timer_list",
+    "tty",
     "vmallocinfo",
     "vmcore",
     "xen",
