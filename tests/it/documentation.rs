@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use crate::site::{Site, stderr};
 use crate::skip;
 
@@ -58,4 +60,44 @@ fn the_commands_of_the_run_scope_print_what_it_says() {
 #[test]
 fn the_commands_of_the_test_from_within_print_what_it_says() {
     compare(include_str!("../../docs/verify.md"), "/home/me");
+}
+
+/// The examples of docs/policy.md, one for each table of a policy file.
+fn examples_of_keys() -> String {
+    let document = include_str!("../../docs/policy.md");
+    let sections =
+        document.split("\n### ").filter(|text| text.starts_with("Top level") || text.starts_with("`["));
+    let example = |text: &'static str| text.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
+    sections.map(example).collect()
+}
+
+#[test]
+fn every_key_of_a_policy_is_explained_with_an_example_that_loads() {
+    let Some(site) = Site::new() else { return };
+    let document = include_str!("../../docs/policy.md");
+    let file = site.file("keys.toml", examples_of_keys(), 0o644);
+    let words = ["policy", "show", "--var=state=/srv/state", "--policy", file.to_str().unwrap()];
+    let output = site.beside(site.program().to_str().unwrap(), &words).unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    let schema: Value = serde_json::from_str(&cellblock::policy::schema::schema()).unwrap();
+    let resolve = |value: &Value| match value["$ref"].as_str() {
+        Some(target) => schema.pointer(&target[1..]).unwrap().clone(),
+        None => value.clone(),
+    };
+    let keys = |value: &Value| resolve(value)["properties"].as_object().cloned().unwrap_or_default();
+    let example: toml::Table = examples_of_keys().parse().unwrap();
+    for (name, value) in keys(&schema) {
+        assert!(example.contains_key(&name), "{name}");
+        for (key, value) in keys(&value) {
+            assert!(document.contains(&format!("- `{name}.{key}`: ")), "{name}.{key}");
+            let example = &example[&name][&key];
+            let tables = resolve(&value)["items"]["anyOf"].as_array().cloned().unwrap_or_default();
+            for inner in tables.iter().flat_map(|table| keys(table).into_iter().map(|(inner, _)| inner)) {
+                // A writable view is no overlay.
+                let is_shown = example.as_array().unwrap().iter().any(|entry| entry.get(&inner).is_some());
+                assert!(is_shown || (name == "filesystem" && key == "bind"), "{name}.{key}: {inner}");
+            }
+        }
+    }
 }
