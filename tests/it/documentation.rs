@@ -2,6 +2,8 @@
 //! write is missing from them.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -98,6 +100,35 @@ fn every_key_of_a_policy_is_explained_with_an_example_that_loads() {
                 let is_shown = example.as_array().unwrap().iter().any(|entry| entry.get(&inner).is_some());
                 assert!(is_shown || (name == "filesystem" && key == "bind"), "{name}.{key}: {inner}");
             }
+        }
+    }
+}
+
+/// A heading as GitHub names it in a link.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let in_docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let in_root = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    for file in in_docs.chain(in_root).filter(|path| path.extension().is_some_and(|end| end == "md")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        for link in links.filter(|link| !link.contains("://")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { file.clone() } else { file.parent().unwrap().join(path) };
+            assert!(target.exists(), "{}: {link}", file.display());
+            let has_heading = || {
+                let text = fs::read_to_string(&target).unwrap();
+                text.lines()
+                    .filter(|line| line.starts_with('#'))
+                    .any(|line| anchor(line.trim_start_matches('#')) == heading)
+            };
+            assert!(heading.is_empty() || has_heading(), "{}: {link}", file.display());
         }
     }
 }
