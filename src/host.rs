@@ -94,6 +94,8 @@ pub struct File {
     pub identity: Identity,
     /// Of what kind.
     pub kind: Kind,
+    /// Which character device it is, as `st_rdev` has it.
+    pub character_device: Option<u64>,
     /// Whether it shows the host's processes.
     pub is_on_proc: bool,
     /// Its permission bits.
@@ -247,10 +249,12 @@ fn open_file(path: &Path) -> Result<File, Errno> {
     let path = CString::new(OsStr::as_bytes(path.as_ref())).map_err(|_| Errno::EINVAL)?;
     let opened = fd::open_path(fd::CWD, &path).map_err(|failure| failure.errno)?;
     let stat = fd::stat(opened.as_fd()).map_err(|failure| failure.errno)?;
+    let is_character_device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
     Ok(File {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
         kind: Kind::of_mode(stat.st_mode),
-        is_on_proc: fstatfs(&opened).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC),
+        character_device: is_character_device.then_some(stat.st_rdev),
+        is_on_proc: fstatfs(&opened)?.filesystem_type() == PROC_SUPER_MAGIC,
         mode: stat.st_mode & 0o7777,
         owner: stat.st_uid,
     })

@@ -99,7 +99,7 @@ fn obey(arguments: Vec<OsString>) -> u8 {
             Ok(false) => return 1,
             result => result.map(drop),
         },
-        Command::Demo(options) => match demo::run(&options.without) {
+        Command::Demo(options) => match launch::check_proc().and_then(|()| demo::run(&options.without)) {
             Ok(false) => return 1,
             result => result.map(drop),
         },
@@ -169,6 +169,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     let is_bare = options.cell == CellOptions::default();
     options.cell.run_as = run_as;
     let demo = if is_bare {
+        launch::check_proc()?;
         let owner = run_as.map(|RunAs { uid, gid }| demo::fixture::Owner { uid, gid });
         let demo = demo::Demo::new(&[], owner)?;
         options.cell.policy.push(demo.policy());

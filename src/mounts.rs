@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -63,9 +64,15 @@ pub struct Mounts {
 
 impl Mounts {
     /// That of this process.
-    pub fn own() -> Mounts {
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is no mount table; every process has a mount.
+    pub fn own() -> io::Result<Mounts> {
+        let table = std::fs::read("/proc/self/mountinfo")?;
+        let lines = table.strip_suffix(b"\n").unwrap_or(&table).split(|byte| *byte == b'\n');
+        let mounts: Option<Mounts> = lines.map(Mount::parse).collect();
+        mounts.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Where a path lies: the file system, and the path in it.

@@ -3,12 +3,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// `/proc/net/unix` (proc(5)); empty where it cannot be read.
-pub fn table() -> Vec<u8> {
-    fs::read("/proc/net/unix").unwrap_or_default()
+/// Where the table is. Not `/proc/net`, which a procfs with `subset=pid` has not.
+pub const TABLE: &str = "/proc/self/net/unix";
+
+/// The table of Unix sockets (proc(5)).
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn table() -> io::Result<Vec<u8>> {
+    fs::read(TABLE)
 }
 
 /// Path and type of every socket of a [`table`] that takes connections or

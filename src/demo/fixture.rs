@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::stat::Mode;
-use nix::unistd::{Uid, mkfifo};
+use nix::unistd::{Uid, gethostname, mkfifo};
 
 use crate::sys::clone::pass_pids;
 use crate::verify::OWN_PIDS;
@@ -250,11 +250,10 @@ impl Tree<'_> {
             name(key, &path);
         }
 
-        for (key, path) in [
-            ("HOSTNAME", "/proc/sys/kernel/hostname"),
-            ("MACHINE_ID", "/etc/machine-id"),
-            ("BOOT_ID", "/proc/sys/kernel/random/boot_id"),
-        ] {
+        let hostname = gethostname().map(|name| name.to_string_lossy().into_owned());
+        facts.insert("HOSTNAME".into(), hostname?);
+        for (key, path) in [("MACHINE_ID", "/etc/machine-id"), ("BOOT_ID", "/proc/sys/kernel/random/boot_id")]
+        {
             let value = fs::read_to_string(path).unwrap_or_default();
             facts.insert(key.into(), value.trim().into());
         }

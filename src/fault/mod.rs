@@ -1,6 +1,8 @@
 //! The faults of hosts that break sandboxes, in one table: what every error's
 //! cause and remedy are read from.
 
+use std::path::Path;
+
 use crate::error::Error;
 use crate::plan::Stage;
 use crate::plan::landlock::SCOPES;
@@ -35,7 +37,7 @@ const fn sign(stage: Stage, call: Option<Call>, errno: &'static [Errno]) -> Sign
 }
 
 /// The table. Where two faults show alike, the first one answers.
-pub const FAULTS: [Fault; 12] = [
+pub const FAULTS: [Fault; 13] = [
     Fault {
         name: "userns-refused",
         signs: &[sign(Stage::Namespaces, None, &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS])],
@@ -142,6 +144,7 @@ pub const FAULTS: [Fault; 12] = [
     },
     LANDLOCK,
     KILLS,
+    OTHER_PROC,
 ];
 
 const LANDLOCK: Fault = Fault {
@@ -167,6 +170,17 @@ const KILLS: Fault = Fault {
             SystemCallFilter= does",
     remedy: "allow these calls in that filter (systemd: SystemCallFilter=, the sets @system-service @mount @sandbox \
              and the names above), or start outside of it",
+    for_users: None,
+};
+
+/// It shows by no failed call: what is asked there by number is another process.
+const OTHER_PROC: Fault = Fault {
+    name: "proc-not-own",
+    signs: &[],
+    cause: "/proc is no procfs, or that of another PID namespace than the launcher is in, where its processes have \
+            other numbers or none",
+    remedy: "mount a procfs of this PID namespace on /proc: where `unshare --pid` made the namespace add \
+             --mount-proc, with bwrap --unshare-pid add --proc /proc, as root use `mount -t proc proc /proc`",
     for_users: None,
 };
 
@@ -197,6 +211,18 @@ pub fn killed_for(calls: &[&str]) -> Error {
     let what = format!("a filter kills for {}", calls.join(", "));
     let mut error = Error::new("launch", what).cause(KILLS.cause).remedy(KILLS.remedy);
     error.fault = Some(KILLS.name);
+    error
+}
+
+/// The error of a host whose `/proc` does not show this process by its number.
+pub fn other_proc(found: Result<&Path, Errno>) -> Error {
+    let own = std::process::id();
+    let what = match found {
+        Ok(other) => format!("/proc/self is process {}, and the launcher is process {own}", other.display()),
+        Err(_) => "/proc/self cannot be read".to_owned(),
+    };
+    let mut error = Error::new("proc", what).cause(OTHER_PROC.cause).remedy(OTHER_PROC.remedy);
+    (error.fault, error.errno) = (Some(OTHER_PROC.name), found.err());
     error
 }
 

@@ -122,8 +122,8 @@ impl Walk {
             return Some(Step::Entry(file, is_roots(&stat)));
         }
         // What a link of procfs says is not where it leads.
-        let is_on_proc = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC);
-        let text = readlinkat(&file, "").ok().filter(|_| stat.st_uid == 0 && !is_on_proc);
+        let is_elsewhere = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() != PROC_SUPER_MAGIC);
+        let text = readlinkat(&file, "").ok().filter(|_| stat.st_uid == 0 && is_elsewhere);
         Some(Step::Link(text.map(PathBuf::from)))
     }
 

@@ -277,16 +277,20 @@ fn of_etc(path: &Path, system: System) -> Option<SystemEntry> {
 fn link(path: &Path, system: System) -> Option<SystemEntry> {
     let text = fs::read_link(path).ok()?;
     let said = links::join(Path::new("/etc"), &text);
-    let own = ["/proc", "/dev"].iter().any(|own| said.starts_with(own));
-    if system == System::Full && (own || said.starts_with("/etc")) {
+    if is_the_cells(&said) || system == System::Full && said.starts_with("/etc") {
         return Some(SystemEntry::Link(text));
     }
-    let real = path.canonicalize().ok()?;
+    let real = path.canonicalize().ok().filter(|real| !is_the_cells(real))?;
     match real.starts_with("/usr") {
         true if said.starts_with("/usr") => Some(SystemEntry::Link(text)),
         true => Some(SystemEntry::Link(real)),
         false => of_etc(&real, system),
     }
+}
+
+/// Whether a cell has something of its own there, and never the host's.
+fn is_the_cells(path: &Path) -> bool {
+    ["/proc", "/dev"].iter().any(|own| path.starts_with(own))
 }
 
 /// The content of a small file that can be read.
@@ -313,8 +317,29 @@ fn file_of(metadata: &fs::Metadata) -> File {
     File {
         identity: Identity { device: metadata.dev(), inode: metadata.ino() },
         kind: Kind::of_mode(metadata.mode()),
+        // The cell does not see devices of the host here, and links into /proc stay links.
+        character_device: None,
         is_on_proc: false,
         mode: metadata.mode() & 0o7777,
         owner: metadata.uid(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_hosts_proc_is_shown_by_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| dir.path().join(name));
+        symlink("/proc/version", &one).unwrap();
+        symlink(&one, &two).unwrap();
+        for system in [System::Minimal, System::Full] {
+            assert!(matches!(link(&one, system), Some(SystemEntry::Link(said)) if said == *"/proc/version"));
+            assert!(link(&two, system).is_none());
+        }
     }
 }

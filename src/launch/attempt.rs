@@ -73,7 +73,7 @@ pub(super) fn attempt(
     told: &mut Told,
 ) -> Result<(Ended, Swept), Error> {
     let Launch { policy, options, request, started, .. } = *launch;
-    let test = |asked| ids::as_run(options.ids, || Ok(verify::Test::new(asked, policy, host)));
+    let test = |asked| ids::as_run(options.ids, || verify::Test::new(asked, policy, host));
     let mut test = options.test.as_ref().map(test).transpose()?;
     let mut sweep = Sweep::prepare(policy, host)?;
     let cell = loop {

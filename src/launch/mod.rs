@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, printable};
 use crate::evidence::Report;
+use crate::fault;
 use crate::git::Repository;
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
@@ -36,7 +37,7 @@ use crate::lint::{self, Warning};
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
 use crate::policy::{Access, Mode, Policy, Workspace};
-use crate::sys::{Call, Failure, credentials};
+use crate::sys::{Call, Failure, credentials, errno};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};
 use status::Status;
@@ -121,6 +122,19 @@ pub fn refuse(options: &Options, error: Error) -> Outcome {
     conclude(Outcome::failed(error, Duration::ZERO), status, report)
 }
 
+/// Looks whether `/proc` is that of this PID namespace: id maps are written, and
+/// evidence is read, by the number of a process.
+///
+/// # Errors
+///
+/// When it is another one, or none.
+pub fn check_proc() -> Result<(), Error> {
+    match std::fs::read_link("/proc/self") {
+        Ok(number) if number.to_str() == Some(&std::process::id().to_string()) => Ok(()),
+        other => Err(fault::other_proc(other.as_deref().map_err(errno))),
+    }
+}
+
 /// Opens what the run is to be told by, before anything is started.
 fn open(
     policy: Option<&Policy>,
@@ -143,6 +157,7 @@ fn open(
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
+    check_proc()?;
     first_calls::survive(policy, options)?;
     // What the launcher makes is the run's own, whatever mask the harness had.
     credentials::set_umask(0o077);

@@ -151,8 +151,8 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
             return Err(error("is not open")
                 .remedy(format!("open it in the shell, as in `cellblock run {flag} 3 … 3<>FILE`")));
         }
-        let leads_to = std::fs::metadata(format!("/proc/self/fd/{number}"));
-        if leads_to.is_ok_and(|file| file.is_dir()) {
+        let leads_to = stat(number).map_err(|failure| error("cannot be looked at").errno(failure.errno))?;
+        if Kind::of_mode(leads_to.st_mode) == Kind::Directory {
             return Err(error("is a directory")
                 .cause("by a directory `..` leads out of the cell")
                 .remedy("show the directory with --ro-bind or --bind"));
@@ -164,11 +164,16 @@ pub(super) fn check_inherited(flag: &str, fds: &[RawFd]) -> Result<(), Error> {
 /// Whether what is written to one descriptor can be taken for what is written to
 /// the other, as of two to the same pipe. All may write to `/dev/null`.
 pub(super) fn lead_to_the_same(one: RawFd, other: RawFd) -> bool {
-    let file = |number| std::fs::metadata(format!("/proc/self/fd/{number}"));
-    let (Ok(file_of_one), Ok(file_of_other)) = (file(one), file(other)) else { return one == other };
-    let identity = |file: &std::fs::Metadata| (file.dev(), file.ino());
-    let is_null = file_of_one.rdev() == NULL && Kind::of_mode(file_of_one.mode()) == Kind::Device;
+    // One that is not open is refused by itself.
+    let (Ok(file_of_one), Ok(file_of_other)) = (stat(one), stat(other)) else { return one == other };
+    let identity = |file: &libc::stat| (file.st_dev, file.st_ino);
+    let is_null = file_of_one.st_rdev == NULL && Kind::of_mode(file_of_one.st_mode) == Kind::Device;
     one == other || identity(&file_of_one) == identity(&file_of_other) && !is_null
+}
+
+/// fstat(2) by number.
+fn stat(number: RawFd) -> sys::Result<libc::stat> {
+    fd::stat(fd::duplicate(number)?.as_fd())
 }
 
 /// Bytes that the launcher carries from one descriptor to another.

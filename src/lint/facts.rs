@@ -19,7 +19,7 @@ use super::views::Views;
 use crate::host::{Ids, worktree};
 use crate::policy::Policy;
 use crate::sockets;
-use crate::sys::landlock;
+use crate::sys::{Errno, errno, landlock};
 
 /// The facts about a host that warnings rest on. Every path is a real one,
 /// through no symbolic link.
@@ -49,6 +49,34 @@ pub struct Facts {
     pub groups: Vec<String>,
     /// Whose machine it is, where that is a cloud's.
     pub cloud: Option<&'static str>,
+    /// What could not be looked at.
+    pub unread: Vec<Unread>,
+}
+
+/// A file of the host that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Its path.
+    pub path: String,
+    /// Why.
+    pub why: Errno,
+    /// What is not known for that reason.
+    pub unknown: Unknown,
+}
+
+/// What a file of the host would have told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// Which sockets somebody listens on.
+    Sockets,
+    /// Which ports somebody listens on.
+    Ports,
+    /// Whether this is the machine of a cloud.
+    Cloud,
+    /// The home of the run's user.
+    Home,
+    /// The names of the groups that the cell keeps.
+    Groups,
 }
 
 /// A directory of what starts the run.
@@ -98,7 +126,7 @@ impl Facts {
     /// The few facts that the warnings of a run rest on: of credentials alone, those
     /// that a view could show are looked for.
     pub(super) fn at_start(policy: &Policy, ids: Ids) -> Facts {
-        let homes = homes(Some(ids));
+        let homes = homes(Some(ids), &mut Vec::new());
         let views = Views::of(policy);
         let is_shown = |path: &PathBuf| views.all.iter().any(|view| views.shows(view, path));
         let credentials = in_homes(&homes, &CREDENTIALS).filter(is_shown).filter(|path| path.exists());
@@ -106,9 +134,10 @@ impl Facts {
     }
 
     /// Looks at the host, for a policy. `policies` are the policy files that were named, `ids` who
-    /// the cell would run as, where that is known. What cannot be read is left out.
+    /// the cell would run as, where that is known. What cannot be read is in `unread`.
     pub fn probe(policy: &Policy, policies: &[PathBuf], ids: Option<Ids>) -> Facts {
-        let homes = homes(ids);
+        let mut unread = Vec::new();
+        let homes = homes(ids, &mut unread);
         Facts {
             landlock: landlock::abi(),
             path: path_directories(),
@@ -116,12 +145,13 @@ impl Facts {
             policy_files: policies.iter().filter_map(|path| fs::canonicalize(path).ok()).collect(),
             missing: missing(policy),
             repository: worktree::unseen(policy),
-            sockets: sockets(&homes),
+            sockets: sockets(&homes, &mut unread),
             credentials: in_homes(&homes, &CREDENTIALS).filter(|path| path.exists()).collect(),
-            listeners: listeners(),
-            groups: groups(ids),
-            cloud: cloud(),
+            listeners: listeners(&mut unread),
+            groups: groups(ids, &mut unread),
+            cloud: cloud(&mut unread),
             homes,
+            unread,
         }
     }
 }
@@ -139,11 +169,24 @@ pub(super) fn in_homes<'a>(homes: &'a [PathBuf], names: &'a [&str]) -> impl Iter
     homes.iter().flat_map(move |home| names.iter().map(move |name| home.join(name)))
 }
 
-fn homes(ids: Option<Ids>) -> Vec<PathBuf> {
+/// Reads a file of the host.
+fn read(path: &str, unknown: Unknown, unread: &mut Vec<Unread>) -> Option<String> {
+    let content = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    content.map_err(|error| unread.push(Unread { path: path.to_owned(), why: errno(&error), unknown })).ok()
+}
+
+/// As [`read`], of a file whose absence says that there is nothing.
+fn read_if_there(path: &str, unknown: Unknown, unread: &mut Vec<Unread>) -> Option<String> {
+    let content = read(path, unknown, unread);
+    unread.pop_if(|last| last.path == path && last.why == Errno::ENOENT);
+    content
+}
+
+fn homes(ids: Option<Ids>, unread: &mut Vec<Unread>) -> Vec<PathBuf> {
     let own = std::env::var_os("HOME").map(PathBuf::from);
     let of_the_run = ids.and_then(|ids| {
         // Not by getpwuid(3), which a static program cannot do without loading libraries.
-        let users = fs::read_to_string("/etc/passwd").ok()?;
+        let users = read_if_there("/etc/passwd", Unknown::Home, unread)?;
         let mut users = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
         let user = users.find(|user| user.get(2).is_some_and(|uid| *uid == ids.uid.to_string()))?;
         user.get(5).map(PathBuf::from)
@@ -192,10 +235,14 @@ fn harness() -> Vec<HarnessDirectory> {
     directories
 }
 
-/// What `/proc/net/unix` has, and what stands at well-known places: a socket that
+/// What the kernel's table has, and what stands at well-known places: a socket that
 /// was bound in another network namespace is in no table that can be read here.
-fn sockets(homes: &[PathBuf]) -> Vec<Socket> {
-    let table = sockets::table();
+fn sockets(homes: &[PathBuf], unread: &mut Vec<Unread>) -> Vec<Socket> {
+    let table = sockets::table().unwrap_or_else(|error| {
+        let (path, why) = (sockets::TABLE.to_owned(), errno(&error));
+        unread.push(Unread { path, why, unknown: Unknown::Sockets });
+        Vec::new()
+    });
     // A relative path counts from a directory that is not told.
     let bound = sockets::bound(&table).filter(|(path, _)| path.is_absolute());
     let listening = bound.map(|(path, _)| (path.to_owned(), None));
@@ -249,13 +296,18 @@ fn named_sockets() -> Vec<(Service, PathBuf)> {
     .collect()
 }
 
-fn listeners() -> BTreeSet<Listener> {
-    let tables = [("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6")];
-    let read = |name| fs::read_to_string(Path::new("/proc/net").join(name)).unwrap_or_default();
-    tables
-        .into_iter()
-        .flat_map(|(protocol, name)| bound_ports(protocol, &read(name)).collect::<Vec<_>>())
-        .collect()
+fn listeners(unread: &mut Vec<Unread>) -> BTreeSet<Listener> {
+    let mut listeners = BTreeSet::new();
+    for protocol in ["tcp", "udp"] {
+        let path = format!("/proc/self/net/{protocol}");
+        let four = read(&path, Unknown::Ports, unread);
+        // Absent where the kernel has no IPv6.
+        let six = four.as_ref().and_then(|_| read_if_there(&format!("{path}6"), Unknown::Ports, unread));
+        for table in four.iter().chain(&six) {
+            listeners.extend(bound_ports(protocol, table));
+        }
+    }
+    listeners
 }
 
 /// The sockets of a table of `/proc/net` that take what comes.
@@ -287,7 +339,7 @@ fn address_of(hex: &str) -> Option<IpAddr> {
 }
 
 /// The groups of the cell by name. Root's child has the one that root names.
-fn groups(ids: Option<Ids>) -> Vec<String> {
+fn groups(ids: Option<Ids>, unread: &mut Vec<Unread>) -> Vec<String> {
     let supplementary = match ids {
         Some(ids) if !ids.started_by_root => getgroups().unwrap_or_default(),
         _ => Vec::new(),
@@ -295,7 +347,7 @@ fn groups(ids: Option<Ids>) -> Vec<String> {
     let own: BTreeSet<u32> =
         ids.map(|ids| ids.gid).into_iter().chain(supplementary.iter().map(|gid| gid.as_raw())).collect();
     // Not by getgrgid(3), which a static program cannot do without loading libraries.
-    let table = fs::read_to_string("/etc/group").unwrap_or_default();
+    let table = read_if_there("/etc/group", Unknown::Groups, unread).unwrap_or_default();
     let groups = table.lines().filter_map(|line| {
         let mut fields = line.split(':');
         Some((fields.next()?, fields.nth(1)?.parse::<u32>().ok()?))
@@ -304,7 +356,7 @@ fn groups(ids: Option<Ids>) -> Vec<String> {
 }
 
 /// Whose machine it is, by what the firmware says.
-fn cloud() -> Option<&'static str> {
+fn cloud(unread: &mut Vec<Unread>) -> Option<&'static str> {
     const CLOUDS: [(&str, &str, &str); 6] = [
         ("sys_vendor", "Amazon EC2", "Amazon EC2"),
         ("product_name", "Google Compute Engine", "Google Compute Engine"),
@@ -314,11 +366,16 @@ fn cloud() -> Option<&'static str> {
         ("sys_vendor", "Hetzner", "Hetzner"),
         ("chassis_asset_tag", "OracleCloud.com", "Oracle Cloud"),
     ];
-    let says = |name: &str| fs::read_to_string(Path::new("/sys/class/dmi/id").join(name));
-    CLOUDS
-        .into_iter()
-        .find(|(file, words, _)| says(file).is_ok_and(|said| said.trim() == *words))
-        .map(|(_, _, name)| name)
+    // Not every machine has the firmware's table; every sysfs has this directory.
+    const SYSFS: &str = "/sys/class";
+    if let Err(error) = fs::metadata(SYSFS) {
+        unread.push(Unread { path: SYSFS.to_owned(), why: errno(&error), unknown: Unknown::Cloud });
+    }
+    let mut is = |(file, words, _): &(&str, &str, &str)| {
+        let said = read_if_there(&format!("{SYSFS}/dmi/id/{file}"), Unknown::Cloud, unread);
+        said.is_some_and(|said| said.trim() == *words)
+    };
+    CLOUDS.into_iter().find(|cloud| is(cloud)).map(|(_, _, name)| name)
 }
 
 /// The path through no link; of what does not exist, that of the directory it

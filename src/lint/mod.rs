@@ -16,7 +16,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use facts::{Facts, HarnessDirectory, Listener, Role};
+pub use facts::{Facts, HarnessDirectory, Listener, Role, Unknown, Unread};
 pub use missing::unused_variable;
 pub use service::{Service, Socket};
 
@@ -79,6 +79,7 @@ pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     warnings.extend(nested(policy));
     warnings.extend(devices(policy));
     warnings.extend(layers(policy));
+    warnings.extend(unread(policy, facts));
     warnings.retain(|warning| !policy.accept.iter().any(|name| name == warning.name));
     warnings
 }
@@ -249,6 +250,30 @@ fn layers(policy: &Policy) -> Vec<Warning> {
             )
         });
     off.chain(optional).collect()
+}
+
+/// A check that could not be made has not passed.
+fn unread<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warning> + 'a {
+    let matters = |unread: &&Unread| match unread.unknown {
+        Unknown::Ports | Unknown::Cloud => in_hosts_network(policy),
+        Unknown::Sockets | Unknown::Home | Unknown::Groups => true,
+    };
+    facts.unread.iter().filter(matters).map(|Unread { path, why, unknown }| {
+        let hidden = match unknown {
+            Unknown::Sockets => "which sockets in a view somebody listens on",
+            Unknown::Ports => "which ports the cell reaches",
+            Unknown::Cloud => "whether the cell reaches the metadata of a cloud",
+            Unknown::Home => "whether the home of the run's user is in a view",
+            Unknown::Groups => "whether the cell keeps a group that gives power over the host",
+        };
+        warning(
+            "host-unread",
+            "host",
+            format!("{path} cannot be read: {why}"),
+            format!("it is not known {hidden}"),
+            "check the policy where that can be read, or look for it by hand",
+        )
+    })
 }
 
 /// What is open without a layer.

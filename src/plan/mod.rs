@@ -25,7 +25,7 @@ use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy, Umask
 use crate::sys::landlock::Handled;
 pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
-pub use tree::{Hidden, Means, PROC_MASKS, paths, to_list};
+pub use tree::{DEVICES, Hidden, Means, PROC_MASKS, paths, to_list};
 
 /// What is to be run, beside the policy.
 #[derive(Clone, Debug, Default)]

@@ -294,7 +294,7 @@ pub enum ProtectMissing {
 }
 
 /// The warnings that can be accepted, by name; docs/policy.md explains each.
-pub const WARNINGS: [&str; 21] = [
+pub const WARNINGS: [&str; 22] = [
     "repository-not-shown",
     "socket-in-view",
     "credentials-in-view",
@@ -316,6 +316,7 @@ pub const WARNINGS: [&str; 21] = [
     "nested-mode",
     "layer-off",
     "layer-optional",
+    "host-unread",
 ];
 /// What a change comes to that is told at the end of a run.
 #[derive(

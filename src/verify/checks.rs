@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -339,7 +340,16 @@ fn elsewhere(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
 /// granted whole. In a sealed cell its name shows, and Landlock holds the rest.
 fn ungranted(scene: &Scene, checks: &mut Vec<Check>) {
     let Some(channel) = scene.policy.channel.as_ref().filter(|channel| !channel.replaceable) else { return };
-    let entries = fs::read_dir(&channel.dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries: io::Result<Vec<PathBuf>> = fs::read_dir(&channel.dir)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
+    let entries = match entries {
+        Ok(entries) => entries.into_iter(),
+        Err(error) => {
+            let object = channel.dir.display().to_string();
+            let why = format!("the run's user cannot list it on the host: {}", error.kind());
+            return checks.push(Check::untestable("channel:ungranted", object, why));
+        }
+    };
     let others = entries.filter(|path| children(scene, path).is_empty());
     for place in others.take(NEIGHBOURS) {
         let path = text(&place);
@@ -512,7 +522,7 @@ mod tests {
         let policy = load(&options, &|_| None, dir.path()).unwrap();
         let host = Host::probe(Ids::default(), System::None, None, crate::plan::paths(&policy));
         let request = Request::default();
-        let scene = Scene::new(&request, &policy, &host);
+        let scene = Scene::new(&request, &policy, &host).unwrap();
         let mut checks = Vec::new();
         hidden(&scene, &mut checks);
         siblings(&scene, &mut checks);

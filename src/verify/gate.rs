@@ -179,8 +179,9 @@ fn mounts(scene: &Scene, kernel: Kernel) -> Vec<Line> {
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .filter_map(|row| Mount::parse(row.as_str()?.as_bytes()))
-        .collect();
+        .map(|row| Mount::parse(row.as_str()?.as_bytes()))
+        .collect::<Option<_>>()
+        .unwrap_or_default();
     let mut lines = Vec::new();
     if table.is_empty() {
         lines.push(line(

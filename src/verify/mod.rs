@@ -196,8 +196,12 @@ pub struct Test<'a> {
 
 impl<'a> Test<'a> {
     /// Finds out what to ask. Done as the id of the run, before the clone.
-    pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Test<'a> {
-        let scene = Scene::new(request, policy, host);
+    ///
+    /// # Errors
+    ///
+    /// When the host's mounts are not known.
+    pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Result<Test<'a>, Error> {
+        let scene = Scene::new(request, policy, host)?;
         let mut checks = checks::all(&scene);
         // What it holds outlasts a launcher that a signal ends: from here on
         // signals wait for the supervisor to read them.
@@ -214,7 +218,7 @@ impl<'a> Test<'a> {
         // What works there changes who asks.
         asked.sort_by_key(|&index| checks[index].probe == Some(Probe::UserNamespace));
         let answers = vec![None; asked.len()];
-        Test { scene, checks, asked, answers, harness }
+        Ok(Test { scene, checks, asked, answers, harness })
     }
 
     /// What the child is to ask.

@@ -8,9 +8,19 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::getppid;
 
 use super::{Canary, Request};
+use crate::error::Error;
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::mounts::{Mount, Mounts, join};
 use crate::policy::{Access, Mode, Policy, Protect};
+use crate::sys::errno;
+
+/// Without the mounts, a path that must not be seen is looked for under its own name alone.
+fn unknown_mounts(error: std::io::Error) -> Error {
+    Error::new("verify", "the mount table /proc/self/mountinfo cannot be read")
+        .errno(errno(&error))
+        .cause("without it, it is not known under which other names the host shows what is hidden")
+        .remedy("mount a procfs on /proc and nothing over its files (findmnt -R /proc)")
+}
 
 /// A view of the host.
 #[derive(Clone, Debug)]
@@ -71,8 +81,8 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Scene<'a> {
-        let mounts = Mounts::own();
+    pub fn new(request: &'a Request, policy: &'a Policy, host: &Host) -> Result<Scene<'a>, Error> {
+        let mounts = Mounts::own().map_err(unknown_mounts)?;
         let views = views(policy, host, &mounts);
         let parent = getppid().as_raw();
         let is_copy = |entry: &SystemEntry| matches!(entry, SystemEntry::Copy(_));
@@ -98,7 +108,7 @@ impl<'a> Scene<'a> {
             let is_shown = scene.views.iter().any(|view| directory.starts_with(&view.source));
             !is_shown && !scene.stands(directory)
         });
-        scene
+        Ok(scene)
     }
 
     pub fn is_sealed(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,16 @@ pub(super) fn checks(scene: &Scene, checks: &mut Vec<Check>) {
             _ => {}
         }
     }
-    for (path, kind) in bound() {
-        places.extend(scene.places(&path).into_iter().map(|(place, _)| (place, kind)));
+    match bound() {
+        Ok(bound) => {
+            for (path, kind) in bound {
+                places.extend(scene.places(&path).into_iter().map(|(place, _)| (place, kind)));
+            }
+        }
+        Err(error) => {
+            let why = format!("the host's sockets are not known: {}", error.kind());
+            checks.push(Check::untestable("view:socket", sockets::TABLE, why));
+        }
     }
     for (place, kind) in places {
         let probe = Probe::ConnectPath { path: text(&place), kind };
@@ -68,8 +77,8 @@ fn below(top: &Path, mounts: &Mounts) -> Vec<PathBuf> {
 /// Path and type of every socket that takes connections or datagrams. A path is
 /// told as it was given: it may go through a link, and one that is relative
 /// counts from where some process was.
-fn bound() -> Vec<(PathBuf, i32)> {
-    let table = sockets::table();
+fn bound() -> io::Result<Vec<(PathBuf, i32)>> {
+    let table = sockets::table()?;
     let (absolute, relative): (Vec<_>, Vec<_>) =
         sockets::bound(&table).partition(|(path, _)| path.is_absolute());
     let mut directories: BTreeMap<&Path, Option<PathBuf>> = BTreeMap::new();
@@ -79,19 +88,19 @@ fn bound() -> Vec<(PathBuf, i32)> {
         let real = directories.entry(parent).or_insert_with(|| parent.canonicalize().ok());
         found.push((real.as_deref().unwrap_or(parent).join(name), kind));
     }
-    let directories = if relative.is_empty() { BTreeSet::new() } else { working_directories() };
+    let directories = if relative.is_empty() { BTreeSet::new() } else { working_directories()? };
     for (path, kind) in relative {
         let places = directories.iter().map(|directory| directory.join(path));
         let is_socket =
             |place: &PathBuf| fs::symlink_metadata(place).is_ok_and(|it| it.file_type().is_socket());
         found.extend(places.filter(is_socket).filter_map(|place| Some((place.canonicalize().ok()?, kind))));
     }
-    found
+    Ok(found)
 }
 
 /// Those of every process that the launcher may look at.
-fn working_directories() -> BTreeSet<PathBuf> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+fn working_directories() -> io::Result<BTreeSet<PathBuf>> {
+    let processes = fs::read_dir("/proc")?.flatten();
     let numbers = processes.filter(|entry| entry.file_name().as_bytes()[0].is_ascii_digit());
-    numbers.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).collect()
+    Ok(numbers.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).collect())
 }

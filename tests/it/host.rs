@@ -2,6 +2,9 @@
 //! depends on what the launcher's `/proc` shows, and a waiver takes only what is
 //! not there.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
 use crate::skip::{has, has_programs, has_root};
@@ -10,6 +13,31 @@ use crate::user::User;
 fn said(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
+}
+
+/// Runs a script of root's in mounts of its own, where `$CELLBLOCK` is the launcher
+/// as the user.
+fn in_own_mounts(user: &User, script: &str) -> Output {
+    let (uid, gid) = user.ids();
+    let drop = format!("setpriv --reuid {uid} --regid {gid} --clear-groups ./cellblock");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-ec", script]).current_dir(user.path("")).stdin(Stdio::null());
+    unshare.env("CELLBLOCK", drop).output().expect("unshare")
+}
+
+/// What the test of a cell says first of a socket in a view.
+#[track_caller]
+fn socket(output: &Output) -> [String; 2] {
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+    let mut lines = document["lines"].as_array().expect("lines").iter();
+    let line = lines.find(|line| line["name"] == "view:socket").expect("a line");
+    ["object", "verdict"].map(|member| line[member].as_str().expect("text").to_owned())
+}
+
+#[track_caller]
+fn is_refused(output: &Output, words: &str) {
+    assert_eq!(output.status.code(), Some(125), "{words}: {}", said(output));
+    assert!(said(output).contains(words), "{words}: {}", said(output));
 }
 
 /// Runs the launcher under strace(1), which changes what the kernel answers.
@@ -30,16 +58,12 @@ fn every_cover_of_proc_stands_whatever_the_launchers_proc_shows() {
     }
     let Some(user) = User::new() else { return };
     let subset = |script: &str| {
-        let script =
-            format!("mount -t proc -o subset=pid proc /proc && test ! -e /proc/stat && exec {script}");
-        let (uid, gid) = user.ids();
-        let drop = format!(
-            "setpriv --reuid {uid} --regid {gid} --clear-groups {}",
-            user.path("cellblock").display()
-        );
-        let script = script.replace("cellblock", &drop);
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "sh", "-c", &script]).output().expect("unshare")
+        in_own_mounts(
+            &user,
+            &format!(
+                "mount -t proc -o subset=pid proc /proc; test ! -e /proc/stat; exec $CELLBLOCK {script}"
+            ),
+        )
     };
     let plain = user.script(&[], UNCOVERED).output().expect("a launch");
     let shown = said(&plain);
@@ -47,9 +71,9 @@ fn every_cover_of_proc_stands_whatever_the_launchers_proc_shows() {
     for name in cellblock::plan::PROC_MASKS {
         assert!(!shown.lines().any(|line| line == name), "{name} is not covered: {shown}");
     }
-    let hidden = subset(&format!("cellblock run -- sh -c \"{}\"", UNCOVERED.replace('$', "\\$")));
+    let hidden = subset(&format!("run -- sh -c \"{}\"", UNCOVERED.replace('$', "\\$")));
     assert_eq!(said(&hidden), shown);
-    let tested = said(&subset("cellblock verify --ro-bind /opt -- true"));
+    let tested = said(&subset("verify --ro-bind /opt -- true"));
     assert!(tested.contains("sound: "), "{tested}");
 }
 
@@ -141,23 +165,99 @@ fn a_launcher_with_a_low_number_is_not_taken_for_a_process_of_the_cell() {
 #[test]
 fn what_stands_in_the_place_of_a_device_is_not_shown() {
     let Some(user) = User::new().filter(|_| has_root()) else { return };
-    let file = user.file("file", "of the host");
-    let (uid, gid) = user.ids();
-    let run = |mount: &str| {
-        let script = format!(
-            "{mount}; exec setpriv --reuid={uid} --regid={gid} --clear-groups ./cellblock run -- cat /proc/kallsyms"
-        );
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-ec", &script]).current_dir(user.path("")).stdin(Stdio::null());
-        command.output().expect("unshare")
-    };
+    user.file("file", "of the host");
+    let run =
+        |mount: &str| in_own_mounts(&user, &format!("{mount}; exec $CELLBLOCK run -- cat /proc/kallsyms"));
     let control = run("true");
     assert!(control.status.success() && control.stdout.is_empty(), "{}", said(&control));
-    let output = run(&format!("mount --bind {} /dev/null", file.display()));
-    assert_eq!(output.status.code(), Some(125), "{}", said(&output));
-    assert!(
-        output.stdout.is_empty() && said(&output).contains("/dev/null is a regular file"),
-        "{}",
-        said(&output)
-    );
+    is_refused(&run("mount --bind file /dev/null"), "/dev/null is a regular file");
+    for (name, number) in cellblock::plan::DEVICES {
+        let other = if name == "zero" { "full" } else { "zero" };
+        let found = std::fs::metadata(format!("/dev/{name}")).expect("a device");
+        assert_eq!(found.rdev(), number, "{name}");
+        let output = run(&format!("mount --bind /dev/{other} /dev/{name}"));
+        is_refused(&output, &format!("/dev/{name} is the character device 1:"));
+    }
+    let block = "mount -t tmpfs none /mnt; mknod -m 666 /mnt/null b 1 3; mount --bind /mnt/null /dev/null";
+    is_refused(&run(block), "/dev/null is a device, where the character device 1:3 is needed");
+}
+
+#[test]
+fn verify_without_a_mount_table_is_no_test() {
+    let Some(user) = User::new().filter(|_| has_root()) else { return };
+    user.file("empty", "");
+    user.file("other", "no mount table\n");
+    std::fs::set_permissions(user.file("closed", ""), Permissions::from_mode(0o000)).expect("a mode");
+    for file in ["empty", "other", "closed"] {
+        let script = format!("mount --bind {file} /proc/$$/mountinfo; exec $CELLBLOCK verify --ro-bind /opt");
+        is_refused(&in_own_mounts(&user, &script), "the mount table /proc/self/mountinfo cannot be read");
+    }
+}
+
+#[test]
+fn sockets_are_found_by_what_the_launchers_own_process_shows() {
+    let Some(user) = User::new().filter(|_| has_root()) else { return };
+    // More entries than are looked at one by one, so that the kernel's table tells of it alone.
+    let view = user.directory("view/deep");
+    (0..600).for_each(|number| drop(user.file(format!("view/{number}"), "")));
+    let path = view.join("socket");
+    let _socket = UnixListener::bind(&path).expect("a socket");
+    user.own(&path);
+    let verify = |mounts: &str| {
+        in_own_mounts(
+            &user,
+            &format!("{mounts}; exec $CELLBLOCK verify --json --ro-bind {}", user.path("view").display()),
+        )
+    };
+    let found = [path.to_str().expect("text"), "leak"];
+    assert_eq!(socket(&verify("true")), found);
+    assert_eq!(socket(&verify("mount -t proc -o subset=pid proc /proc")), found);
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_no_clean_bill() {
+    let Some(user) = User::new().filter(|_| has_programs(&["strace"])) else { return };
+    let unread = |names: &[&str], command: &[&str]| {
+        let paths = names.iter().flat_map(|name| ["-P".to_owned(), format!("/proc/self/net/{name}")]);
+        let paths: Vec<String> = paths.collect();
+        let mut tampering: Vec<&str> = paths.iter().map(String::as_str).collect();
+        tampering.extend(["-e", "trace=openat", "-e", "inject=openat:error=ENOENT"]);
+        tampered(&user, &tampering, command)
+    };
+    let output = unread(&["unix"], &["verify", "--json", "--ro-bind", "/opt"]);
+    assert_eq!(socket(&output), ["/proc/self/net/unix", "untestable"]);
+    for (net, files) in [("none", &["unix"][..]), ("host", &["unix", "tcp", "udp"])] {
+        let said = said(&unread(&["unix", "tcp", "udp"], &["policy", "check", "--net", net]));
+        let unread =
+            said.lines().filter_map(|line| line.strip_prefix("warning: host-unread: host: /proc/self/net/"));
+        assert_eq!(unread.filter_map(|line| line.split(' ').next()).collect::<Vec<_>>(), files, "{said}");
+    }
+}
+
+#[test]
+fn a_source_that_may_lie_on_a_procfs_is_refused() {
+    let Some(user) = User::new().filter(|_| has_programs(&["strace"])) else { return };
+    let tampering = ["-e", "trace=fstatfs", "-e", "inject=fstatfs:error=EIO"];
+    is_refused(&tampered(&user, &tampering, &["run", "--ro-bind", "/opt", "--", "true"]), "EIO");
+}
+
+#[test]
+fn a_proc_of_another_pid_namespace_is_named() {
+    let Some(user) = User::new().filter(|_| has_root()) else { return };
+    for (mounts, words) in [
+        ("true", "proc: /proc/self is process "),
+        ("mount -t tmpfs none /proc", "proc: /proc/self cannot be read: ENOENT"),
+    ] {
+        for command in ["run -- true", "verify", "verify --ro-bind /opt", "demo"] {
+            is_refused(
+                &in_own_mounts(&user, &format!("{mounts}; exec unshare --pid --fork $CELLBLOCK {command}")),
+                words,
+            );
+        }
+    }
+    let status = "unshare --pid --fork ./cellblock run --run-as 1:1 --json-status-fd 1 -- true";
+    let output = in_own_mounts(&user, status);
+    assert!(said(&output).contains(r#""fault":"proc-not-own""#), "{}", said(&output));
+    let remedy = "exec unshare --pid --fork --mount-proc ./cellblock run --run-as 1:1 -- echo ran";
+    assert_eq!(said(&in_own_mounts(&user, remedy)), "ran\n");
 }

@@ -10,8 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use cellblock::cli::{self, CellOptions, PolicyCommand};
-use cellblock::lint::{Facts, HarnessDirectory, Listener, Role, Service, Socket, Warning, lint};
+use cellblock::lint::{
+    Facts, HarnessDirectory, Listener, Role, Service, Socket, Unknown, Unread, Warning, lint,
+};
 use cellblock::policy::{Policy, load::load};
+use cellblock::sys::Errno;
 
 use super::site::{Site, stderr};
 use super::user::is_root;
@@ -68,6 +71,7 @@ fn host() -> Facts {
         .into(),
         groups: vec!["me".into()],
         cloud: None,
+        unread: Vec::new(),
     }
 }
 
@@ -199,6 +203,22 @@ fn groups_and_clouds_are_named() {
 }
 
 #[test]
+fn what_cannot_be_read_is_no_clean_bill() {
+    let unread = |unknown| Unread { path: "/some/file".into(), why: Errno::EACCES, unknown };
+    for (unknown, isolated, in_hosts_network) in [
+        (Unknown::Sockets, &["host-unread"][..], &["host-unread"][..]),
+        (Unknown::Groups, &["host-unread"], &["host-unread"]),
+        (Unknown::Ports, &[], &["host-unread"]),
+        (Unknown::Cloud, &[], &["host-unread"]),
+    ] {
+        let facts = Facts { unread: vec![unread(unknown)], ..Facts::default() };
+        assert_eq!(names(&flags(&[]), &facts), isolated);
+        assert_eq!(names(&flags(&["--net", "host"]), &facts), in_hosts_network);
+        assert_eq!(names(&flags(&["--net", "host", "--accept", "host-unread"]), &facts), [""; 0]);
+    }
+}
+
+#[test]
 fn a_channel_may_be_granted_whole_and_hold_no_lock() {
     let channel = |rest: &str| text(&format!("[channel]\ndir = '/tmp/chan'\nreplaceable = true\n{rest}"));
     assert_eq!(names(&channel("fifo = ['f']"), &host()), [""; 0]);
@@ -279,6 +299,7 @@ fn every_warning_is_explained() {
     let mut facts = Facts { groups: vec!["docker".into()], cloud: Some("Azure"), ..host() };
     facts.missing.push("/srv/instance/x".into());
     facts.repository = Some("/srv/main/.git".into());
+    facts.unread.push(Unread { path: "/etc/group".into(), why: Errno::EACCES, unknown: Unknown::Groups });
     let words = [
         &["--bind", "/home", "--bind", "/usr/bin", "--ro-bind", "/srv/harness", "--ro-bind", "/run"][..],
         &["--net", "host", "--env", "TOKEN", "--channel", "/tmp/c", "--mode", "nested"],

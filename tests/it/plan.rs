@@ -63,13 +63,18 @@ fn entries(paths: &[&str]) -> Vec<Entry> {
 /// and `g…` is gone.
 fn host(policy: &Policy) -> Host {
     let inodes = std::cell::Cell::new(0);
-    let found = |kind| {
+    let file = |kind, character_device| {
         inodes.set(inodes.get() + 1);
         let identity = Identity { device: 1, inode: inodes.get() };
-        Lookup::Found(File { identity, kind, is_on_proc: false, mode: 0o755, owner: 1000 })
+        Lookup::Found(File { identity, kind, character_device, is_on_proc: false, mode: 0o755, owner: 1000 })
+    };
+    let found = |kind| file(kind, None);
+    let device = |path: &Path| {
+        let of_every_cell = plan::DEVICES.iter().find(|(name, _)| path == Path::new("/dev").join(name));
+        file(Kind::Device, of_every_cell.map(|(_, number)| *number))
     };
     let look_up = |path: &Path| match path.file_name().unwrap_or("/".as_ref()).as_encoded_bytes()[0] {
-        _ if path.starts_with("/dev") => found(Kind::Device),
+        _ if path.starts_with("/dev") => device(path),
         b'f' => found(Kind::File),
         b'p' => found(Kind::Fifo),
         b'g' => Lookup::Missing,
@@ -521,7 +526,15 @@ fn a_view_of_binds_hides_by_every_spelling() {
     };
     let file = |inode| {
         let identity = Identity { device: 1, inode };
-        Lookup::Found(File { identity, kind: Kind::File, is_on_proc: false, mode: 0o644, owner: 1000 })
+        let kind = Kind::File;
+        Lookup::Found(File {
+            identity,
+            kind,
+            character_device: None,
+            is_on_proc: false,
+            mode: 0o644,
+            owner: 1000,
+        })
     };
     list("/srv/d", &[("kept", &kept), ("open", &file(1001))]);
     list("/srv/d/Kept", &[("secret", &secret), ("loop", &kept), ("public", &file(1002))]);

@@ -4,17 +4,24 @@ use std::path::{Path, PathBuf};
 
 use super::{BUILT_IN, Content, Tree, VIEW, at, bind, tmpfs, wrong_kind};
 use crate::error::Error;
-use crate::host::Kind;
+use crate::host::{File, Kind};
 use crate::plan::landlock::Grant;
 use crate::policy::{Entry, Origin, Policy};
 use crate::sys::mount::{NO_EXEC, NO_SUID, READ_ONLY};
 
-/// The device nodes of every cell.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// The device nodes of every cell, and their numbers on every kernel.
+pub const DEVICES: [(&str, u64); 6] = [
+    ("null", libc::makedev(1, 3)),
+    ("zero", libc::makedev(1, 5)),
+    ("full", libc::makedev(1, 7)),
+    ("random", libc::makedev(1, 8)),
+    ("urandom", libc::makedev(1, 9)),
+    ("tty", libc::makedev(5, 0)),
+];
 
 /// The device nodes that are bound.
 pub(super) fn paths(policy: &Policy) -> impl Iterator<Item = PathBuf> {
-    let own = DEVICES.into_iter().map(|name| Path::new("/dev").join(name));
+    let own = DEVICES.into_iter().map(|(name, _)| Path::new("/dev").join(name));
     own.chain(policy.filesystem.devices.iter().map(|device| device.path.clone()))
 }
 
@@ -23,16 +30,12 @@ impl Tree<'_> {
         // One rule for all of them: each rule makes every open(2) of a path longer,
         // and nothing here has fewer rights than a device.
         self.put_own("/dev", Content::Directory, Grant::Device);
-        for name in DEVICES {
+        for (name, number) in DEVICES {
             let path = Path::new("/dev").join(name);
             let origin = Origin(BUILT_IN.into());
             let file = self.find(&path, &origin)?;
-            if file.kind != Kind::Device {
-                let what =
-                    format!("{} is {}, where a device node is needed", path.display(), file.kind.name());
-                return Err(at(&origin, what)
-                    .cause("something stands in the place of this host's device node, and its content would be shown")
-                    .remedy("put the device node back: `ls -l` shows it with a `c` in front"));
+            if file.character_device != Some(number) {
+                return Err(in_the_place_of(&path, number, file, &origin));
             }
             // A device takes reads and writes on a read-only mount too; the times of
             // the host's node, which all cells see, stay as they are.
@@ -82,4 +85,17 @@ impl Tree<'_> {
         }
         Ok(())
     }
+}
+
+/// The error for what stands at `path`, where the device `number` belongs.
+fn in_the_place_of(path: &Path, number: u64, file: File, origin: &Origin) -> Error {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let found = match file.character_device {
+        Some(other) => format!("the character device {}:{}", libc::major(other), libc::minor(other)),
+        None => file.kind.name().to_owned(),
+    };
+    let shown = path.display();
+    at(origin, format!("{shown} is {found}, where the character device {major}:{minor} is needed"))
+        .cause("something stands in the place of this host's device node, and the cell would be given that")
+        .remedy(format!("put the device node back: `mknod -m 666 {shown} c {major} {minor}` makes it"))
 }

@@ -24,6 +24,7 @@ use crate::host::{File, Host, Kind, Lookup, SystemEntry};
 use crate::policy::{NetworkMode, Origin, Policy, System};
 use crate::sys::Errno;
 use crate::sys::mount::{Attributes, NO_DEV, NO_SUID, READ_ONLY};
+pub use dev::DEVICES;
 pub use hide::{Hidden, Means};
 pub use proc::MASKS as PROC_MASKS;
 pub(super) use steps::Built;
@@ -515,7 +516,7 @@ fn to_be_made(source: &Path, kind: Kind) -> Content {
     let identity = crate::sys::fd::Identity { device: 0, inode: 0 };
     Content::Bind {
         source: source.to_owned(),
-        file: File { identity, kind, is_on_proc: false, mode: 0o700, owner: 0 },
+        file: File { identity, kind, character_device: None, is_on_proc: false, mode: 0o700, owner: 0 },
         to_be_made: true,
         may_vanish: false,
         attributes: VIEW,
