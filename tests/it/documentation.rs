@@ -64,6 +64,11 @@ fn the_commands_of_the_test_from_within_print_what_it_says() {
     compare(include_str!("../../docs/verify.md"), "/home/me");
 }
 
+#[test]
+fn the_commands_of_the_report_print_what_it_says() {
+    compare(include_str!("../../docs/report.md"), "/home/me");
+}
+
 /// The examples of docs/policy.md, one for each table of a policy file.
 fn examples_of_keys() -> String {
     let document = include_str!("../../docs/policy.md");
