@@ -22,7 +22,7 @@ pub use args::{ArgsError, expand_args};
 pub use refusal::Refusal;
 pub use verify::{TestOptions, VerifyOptions};
 
-/// Seals one AI agent in a cell of its own.
+/// Runs an AI agent in a sandbox, its cell.
 #[derive(Debug, Parser)]
 #[command(name = "cellblock", version, args_override_self = true, after_help = examples::ALL)]
 pub struct Cli {
@@ -43,8 +43,7 @@ pub enum Command {
     /// Print the steps that `run` would take, and take none.
     #[command(after_help = examples::PLAN)]
     Plan(Box<PlanOptions>),
-    /// Show what a cell holds: a made-up harness, and an agent in a cell that tries
-    /// to read it. Needs no file and no flag.
+    /// Show what an agent in a cell can reach of a made-up harness.
     #[command(after_help = examples::DEMO)]
     Demo(DemoOptions),
     /// The demo's harness process.
@@ -56,20 +55,20 @@ pub enum Command {
         /// What to look for, as KEY=VALUE lines.
         facts: PathBuf,
     },
-    /// Show, check or describe a policy.
+    /// Print or check a policy, its schema, or a profile.
     #[command(subcommand, after_help = examples::POLICY)]
     Policy(PolicyCommand),
-    /// Print a manual page, in the form that man(1) reads.
+    /// Print a manual page for man(1).
     #[command(after_help = examples::MAN)]
     Man {
-        /// Which page: a command, as `run` or `policy-check`; `policy.5` is the file format.
+        /// A command, such as run or policy-check, or policy.5 for the policy file.
         #[arg(default_value = "cellblock")]
         page: String,
     },
-    /// Print the completions of a shell.
+    /// Print the completions for a shell.
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
 }
@@ -90,21 +89,19 @@ impl Command {
 /// What to do with a policy.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Print the resolved policy, as a file that loads again.
+    /// Print the policy that flags, files and profiles come to, as a file that loads again.
     #[command(after_help = examples::SHOW)]
     Show(Box<ShowOptions>),
-    /// Print what is wrong with a policy and which known ways out of the cell it
-    /// leaves open, or `ok`.
+    /// Print `ok`, the errors of a policy, or the known ways out of the cell that it leaves open.
     #[command(after_help = examples::CHECK)]
     Check(Box<CheckOptions>),
     /// Print the JSON Schema of a policy file.
     #[command(after_help = examples::SCHEMA)]
     Schema,
-    /// Print a built-in profile as it was written, with its variables: a policy
-    /// file to begin one's own with.
+    /// Print a built-in profile as it was written, to start your own from.
     #[command(after_help = examples::PROFILE)]
     Profile {
-        /// Which one.
+        /// The profile.
         #[arg(value_parser = PossibleValuesParser::new(profile::names()))]
         name: String,
     },
@@ -122,13 +119,13 @@ pub struct RunOptions {
     /// Write the stages of the run to descriptor N as JSON lines.
     #[arg(long, value_name = "N", value_parser = descriptor(0), help_heading = "Reporting")]
     pub json_status_fd: Option<RawFd>,
-    /// Leave descriptor N open in the provider; all others from 3 on are closed.
+    /// Leave descriptor N open in the provider. All others from 3 on are closed.
     #[arg(long, value_name = "N", value_parser = descriptor(3), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,
     /// The test before the provider runs.
     #[command(flatten)]
     pub test: TestOptions,
-    /// Say more on standard error; twice for still more.
+    /// Say more on standard error. Give it twice for still more.
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Reporting")]
     pub verbose: u8,
     /// The provider and its arguments.
@@ -153,7 +150,7 @@ pub struct PlanOptions {
 /// `cellblock demo`.
 #[derive(Debug, Args)]
 pub struct DemoOptions {
-    /// Turn LAYER off, to see what it was holding.
+    /// Turn LAYER off, to see what it held.
     #[arg(long, value_name = "LAYER", value_parser = own_layer())]
     pub without: Vec<Layer>,
 }
@@ -188,7 +185,7 @@ pub struct CheckOptions {
     /// The cell.
     #[command(flatten)]
     pub cell: CellOptions,
-    /// Exit with 1 where there is a warning.
+    /// Exit with 1 if there is a warning.
     #[arg(long)]
     pub strict: bool,
     /// Print JSON.
@@ -201,86 +198,85 @@ pub struct CheckOptions {
 /// working directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct CellOptions {
-    /// Read the policy file FILE; a later one adds to a former one.
+    /// Read the policy file FILE. A later one adds to an earlier one.
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     pub policy: Vec<PathBuf>,
-    /// Begin with the built-in profile NAME: codex, claude, opencode, runner-instance
-    /// and what adds to it; `cellblock policy profile --help` has all.
+    /// Start from the built-in profile NAME: codex, claude, opencode, runner-instance, or
+    /// another that `cellblock policy profile --help` lists.
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub profile: Vec<String>,
-    /// Give `${NAME}` of the policy files a value; without one, the environment's.
+    /// Set `${NAME}` in policy files. Without VALUE it is taken from the environment.
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Policy")]
     pub var: Vec<OsString>,
-    /// Read further options, NUL-separated, from descriptor FD, as if they stood here.
+    /// Read further options, separated by NUL, from descriptor FD.
     #[arg(long, value_name = "FD", help_heading = "Policy")]
     pub args: Option<RawFd>,
 
-    /// Who sandboxes the provider's tools.
+    /// Choose who sandboxes the provider's tools.
     #[arg(long, value_name = "MODE", help_heading = "Cell")]
     pub mode: Option<Mode>,
-    /// Set the variable KEY, or pass it from the environment.
+    /// Set the variable KEY in the cell. Without VALUE it is passed from the environment.
     #[arg(long, value_name = "KEY[=VALUE]", help_heading = "Cell")]
     pub env: Vec<OsString>,
     /// Start the provider in PATH, as the cell sees it.
     #[arg(long, value_name = "PATH", help_heading = "Cell")]
     pub chdir: Option<PathBuf>,
-    /// Name the host NAME inside.
+    /// Set the host name in the cell.
     #[arg(long, value_name = "NAME", help_heading = "Cell")]
     pub hostname: Option<String>,
-    /// Run as this user and group when started by root; by default, sudo's caller.
+    /// Run the cell as this user and group, if root starts it. The default is sudo's caller.
     #[arg(long, value_name = "UID:GID", help_heading = "Cell")]
     pub run_as: Option<RunAs>,
-    /// New files lack the permissions of this octal number (022 by default), or of the
-    /// launcher's own mask: `inherit`.
+    /// Set the umask of the provider: an octal number, or `inherit`. The default is 022.
     #[arg(long, value_name = "MASK", help_heading = "Cell")]
     pub umask: Option<String>,
     /// End the run after DURATION: 90s, 30m, 1h30m.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, help_heading = "Cell")]
     pub timeout: Option<String>,
-    /// Let the cell have N processes and threads at one time; 4096 by default.
+    /// Allow N processes and threads at one time. The default is 4096.
     #[arg(long, value_name = "N", help_heading = "Cell")]
     pub processes: Option<u64>,
 
-    /// Show SRC read-only, at DEST in the cell.
-    #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]
+    /// Show SRC read-only in the cell, at DEST or at the same path.
+    #[arg(long, value_name = "SRC[:DEST]", help_heading = "File tree")]
     pub ro_bind: Vec<OsString>,
-    /// Show SRC writable, at DEST in the cell.
-    #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]
+    /// Show SRC writable in the cell, at DEST or at the same path.
+    #[arg(long, value_name = "SRC[:DEST]", help_heading = "File tree")]
     pub bind: Vec<OsString>,
-    /// Mount a fresh memory file system at PATH.
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    /// Mount an empty memory file system at PATH.
+    #[arg(long, value_name = "PATH", help_heading = "File tree")]
     pub tmpfs: Vec<PathBuf>,
-    /// Let the provider open and control the device PATH of the host, such as /dev/kvm.
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    /// Let the provider open and control a device, such as /dev/kvm.
+    #[arg(long, value_name = "PATH", help_heading = "File tree")]
     pub device: Vec<PathBuf>,
-    /// Let no view show PATH of the host.
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    /// Hide PATH of the host in every view.
+    #[arg(long, value_name = "PATH", help_heading = "File tree")]
     pub hide: Vec<PathBuf>,
-    /// Show the directory PATH, this run's own state, writable at the same path.
-    #[arg(long, value_name = "PATH", help_heading = "Files")]
+    /// Show the directory PATH writable at the same path: this run's part of what `--hide` hides.
+    #[arg(long, value_name = "PATH", help_heading = "File tree")]
     pub expose: Vec<PathBuf>,
-    /// The directory by which the provider reports activity.
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    /// Show the directory DIR, by which the provider reports to the harness.
+    #[arg(long, value_name = "DIR", help_heading = "File tree")]
     pub channel: Option<PathBuf>,
-    /// The tree the provider works on, at DEST in the cell; `:ro` for read-only. Without
-    /// DEST it has its own path, and with --policy /work; `:same` is its own path too.
-    #[arg(long, value_name = "DIR[:DEST][:ro]", help_heading = "Files")]
+    /// Show the directory that the provider works on, writable, or read-only with `:ro`. The
+    /// default of DEST is the same path, and with --policy /work. `same` is the same path.
+    #[arg(long, value_name = "DIR[:DEST][:ro]", help_heading = "File tree")]
     pub workspace: Option<OsString>,
-    /// What it comes to when the run changed what git tracks or runs in the workspace.
-    #[arg(long, value_name = "HOW", help_heading = "Files")]
+    /// Say what happens if the run changed something that git tracks or runs.
+    #[arg(long, value_name = "HOW", help_heading = "File tree")]
     pub told: Option<Telling>,
 
-    /// Which network the cell has.
+    /// Choose the network of the cell.
     #[arg(long, value_name = "NETWORK", help_heading = "Layers")]
     pub net: Option<NetworkMode>,
-    /// Install the built-in system call filter FILTER (provider, nested), or, where
-    /// FILTER is a path (./own.bpf, own.json), that one on top of it.
+    /// Install the system call filter FILTER: provider, nested or provider-set-gid. A path, such
+    /// as ./own.bpf or own.json, installs that filter as well.
     #[arg(long, value_name = "FILTER", help_heading = "Layers")]
     pub seccomp: Vec<String>,
-    /// Say nothing of the warning NAME, as `policy check` calls it: home-in-view.
+    /// Leave out the warning NAME of `policy check`, such as home-in-view.
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub accept: Vec<String>,
-    /// Go on without LAYER where the host lacks it.
+    /// Go on without LAYER if the host lacks it.
     #[arg(long, value_name = "LAYER", help_heading = "Layers")]
     pub allow_missing: Vec<Layer>,
     /// Turn LAYER off.

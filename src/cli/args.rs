@@ -41,7 +41,7 @@ impl ArgsError {
             }
             ArgsError::Nested(_) => "name every descriptor on the command line".to_owned(),
             ArgsError::Command(_) => {
-                "only options are read; write the command on the command line, behind `--`".to_owned()
+                "write the command on the command line, after `--`; the data holds options alone".to_owned()
             }
         }
     }

@@ -6,8 +6,9 @@ macro_rules! exit_status_of_run {
         "
 Exit status:
   the provider's own, or
-  124  the time was up
-  125  the cell failed before the provider ran, or output was lost
+  124  the timeout ended the run
+  125  the cell failed before the provider ran, --verify found a leak, or an error came
+       after the provider ended, such as lost output
   126  the command cannot be executed
   127  the command was not found
   128+N  signal N ended the provider"
@@ -26,11 +27,11 @@ Exit status:
 pub(super) const ALL: &str = concat!(
     "\
 Examples:
-  cellblock demo                              see what a cell holds, and what it does not
+  cellblock demo                              an agent that tries to read a harness
   cellblock run --workspace . -- bash         a shell that sees this directory and the system
   cellblock plan --workspace . -- bash        the steps of that run
-  cellblock verify                            is a cell sound on this host?
-  cellblock policy check --policy cell.toml   is this file right?
+  cellblock verify                            test a cell on this host
+  cellblock policy check --policy cell.toml   check a policy file
 ",
     exit_status_of_run!()
 );
@@ -38,13 +39,15 @@ Examples:
 pub(super) const RUN: &str = concat!(
     "\
 Examples:
-  cellblock run --workspace . --net host -- bash -l
+  cellblock run --workspace . -- bash
+  cellblock run --workspace . --net host --profile claude --var state=$HOME/.claude-cell \\
+      --ro-bind ~/.local/bin --ro-bind ~/.local/share/claude --env PATH -- claude
   cellblock run --policy cell.toml --var run=r2 --timeout 30m -- codex exec -
   cellblock run --ro-bind /opt/toolchain --bind out:/data -- make
   cellblock run --args 3 3< <(printf '%s\\0' --env TOKEN=x) -- sh
 
 Paths:
-  SRC:DEST holds one colon. A path that holds another is written in a policy file:
+  SRC:DEST holds one colon. Write a path with another colon in a policy file:
   ro_bind = [{ src = \"/srv/a:b\", dest = \"/data\" }]
 ",
     exit_status_of_run!()
@@ -58,7 +61,7 @@ Examples:
 ",
     "
 Exit status:
-  0    the run would come to the program
+  0    the run would reach the program
   125  the policy cannot be loaded, or the host lacks what it asks for
   126  the program cannot be executed
   127  the program was not found"
@@ -72,9 +75,9 @@ Examples:
   cellblock run --verify --policy cell.toml -- sh agent.sh
 
 Canaries:
-  A number is a port; write a file of such a name as ./5432.
-  With --strict somebody has to listen on that port, or it counts as wrong.
-  With --net host no cell is sound: it reaches what listens on loopback.
+  A number is a port. Write a file of that name as ./5432.
+  With --strict, a port on which nobody listens counts as wrong.
+  With --net host no cell is sound, since it reaches what listens on loopback.
 
 Exit status:
   0    sound
@@ -84,16 +87,16 @@ Exit status:
 pub(super) const DEMO: &str = "\
 Examples:
   cellblock demo
-  cellblock demo --without landlock           what do the other layers hold?
+  cellblock demo --without landlock           what the other layers hold
 
 Exit status:
   0    every layer is on, and every line is as it should be
   1    a line is wrong, or a layer is off
-  125  the fixture could not be made, or the cell not be built";
+  125  the fixture could not be made, or the cell could not be built";
 
 pub(super) const POLICY: &str = "\
 Examples:
-  cellblock policy show --profile claude --var state=$HOME/.claude > cell.toml
+  cellblock policy show --profile claude --var state=$HOME/.claude-cell > cell.toml
   cellblock policy check --policy cell.toml";
 
 pub(super) const SHOW: &str = concat!(

@@ -20,13 +20,13 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--proc", "--dev", "--mqueue"], "leave it out: the cell has its own /proc and /dev"),
     (
         &["--dir", "--symlink", "--file", "--bind-data", "--ro-bind-data", "--perms", "--chmod"],
-        "make it in a directory of your own, and show that with '--bind SRC:DEST'",
+        "make it in a directory, and show that with '--bind SRC:DEST'",
     ),
     (
         &["--overlay-src", "--overlay", "--tmp-overlay", "--ro-overlay"],
         "in a policy file, write 'ro_bind = [{ src = \"…\", overlay = true }]'",
     ),
-    (&["--remount-ro", "--read-only"], "leave it out: what '--bind' does not show is read-only or not there"),
+    (&["--remount-ro", "--read-only"], "leave it out: what '--bind' does not show is read-only or absent"),
     (
         &["--size", "--shm-size"],
         "in a policy file, write 'tmpfs = [{ path = \"…\", size = \"512M\" }]', or 'tmp = \"512M\"' under [limits]",
@@ -37,15 +37,18 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     // Environment and place.
     (&["--setenv", "-e", "--env-file"], "write '--env NAME=VALUE', or '--env NAME' to pass it on"),
-    (&["--unsetenv", "--clearenv"], "leave it out: the cell has no variable but those of '--env'"),
+    (
+        &["--unsetenv", "--clearenv"],
+        "leave it out: the cell has only the variables of '--env' and a few of its own",
+    ),
     (&["--cwd", "--workdir", "--pwd"], "write '--chdir PATH'"),
     (&["-w"], "write '--workspace DIR', or '--chdir PATH' for where the program starts"),
     (
         &["--entrypoint", "--argv0", "--exec", "-c"],
-        "write the program and its arguments behind '--': -- sh -c '…'",
+        "write the program and its arguments after '--': -- sh -c '…'",
     ),
     // Users, processes, terminal.
-    (&["--user", "-u", "--uid", "--gid"], "write '--run-as UID:GID', which root alone may do"),
+    (&["--user", "-u", "--uid", "--gid"], "write '--run-as UID:GID', as root"),
     (
         &[
             "--unshare-all",
@@ -73,9 +76,9 @@ const HABITS: &[(&[&str], &str)] = &[
             "--exec-label",
             "--file-label",
         ],
-        "leave it out: every cell has namespaces of its own and ends with the launcher",
+        "leave it out: every cell has its own namespaces and ends with the launcher",
     ),
-    (&["--as-pid-1"], "leave it out: PID 1 of the cell is cellblock's own"),
+    (&["--as-pid-1"], "leave it out: PID 1 of the cell belongs to cellblock"),
     (
         &["--cap-add", "--privileged"],
         "no flag gives a capability; for a program that makes namespaces, '--mode nested'",
@@ -118,11 +121,11 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--pids-limit"], "write '--processes N'"),
     (
         &["--ulimit"],
-        "write '--processes N'; in a policy file, 'open_files' and 'file_size' stand under [limits] too",
+        "write '--processes N'; for others write 'open_files' or 'file_size' under [limits] in a policy file",
     ),
     // Policy and reporting.
     (&["--config", "--settings", "-s", "-f", "--policy-file"], "write '--policy FILE'"),
-    (&["--dry-run"], "write 'cellblock plan' in place of 'cellblock run'"),
+    (&["--dry-run"], "write 'cellblock plan' instead of 'cellblock run'"),
     (&["--debug", "--log-level"], "write '-v', or '-vv' for still more"),
     (&["--best-effort"], "name what may be missing: '--allow-missing LAYER'"),
 ];

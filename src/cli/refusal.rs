@@ -84,8 +84,8 @@ fn commands(args: &[OsString]) -> String {
     let inner = args.get(1).and_then(|name| whole.find_subcommand(name));
     let shown = inner.unwrap_or(&whole).get_subcommands().filter(|command| !command.is_hide_set());
     let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
-    let behind = args.iter().skip(if inner.is_some() { 2 } else { 1 });
-    let stray = behind.map(|word| word.to_string_lossy()).find(|word| word != "--");
+    let rest = args.iter().skip(if inner.is_some() { 2 } else { 1 });
+    let stray = rest.map(|word| word.to_string_lossy()).find(|word| word != "--");
     if let Some(near) = stray.as_deref().and_then(|stray| nearest(stray, names.iter().copied())) {
         return format!("did you mean '{near}'?");
     }

@@ -15,7 +15,7 @@ pub struct VerifyOptions {
     /// The cell.
     #[command(flatten)]
     pub cell: CellOptions,
-    /// PATH, or PORT on loopback, must not be reached either.
+    /// Test that PATH, or PORT on loopback, cannot be reached either.
     #[arg(long, value_name = "PATH|PORT", value_parser = canary(), help_heading = "Verifying")]
     pub canary: Vec<PathBuf>,
     /// Count what cannot be tested as wrong.
@@ -27,7 +27,7 @@ pub struct VerifyOptions {
     /// Leave descriptor N open in the provider, as `run` would.
     #[arg(long, value_name = "N", value_parser = super::descriptor(3), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,
-    /// The provider and its arguments, as they would be run.
+    /// The provider and its arguments. The test checks that `run` would find it.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -35,11 +35,11 @@ pub struct VerifyOptions {
 /// The test of `cellblock run`.
 #[derive(Debug, Args)]
 pub struct TestOptions {
-    /// Test the finished cell from within first; where a line is wrong, exit 125
-    /// without running the provider.
+    /// Test the finished cell from within first. If a line is wrong, exit with 125 and do not
+    /// run the provider.
     #[arg(long, help_heading = "Verifying")]
     pub verify: bool,
-    /// With --verify: PATH, or PORT on loopback, must not be reached either.
+    /// With --verify, test that PATH, or PORT on loopback, cannot be reached either.
     #[arg(
         long,
         value_name = "PATH|PORT",

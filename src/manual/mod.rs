@@ -23,7 +23,7 @@ pub struct Page {
 
 /// All pages, that of the program first.
 pub fn pages() -> Vec<Page> {
-    let mut command = cli::command();
+    let mut command = cli::command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     add(&mut pages, &command);
@@ -31,7 +31,7 @@ pub fn pages() -> Vec<Page> {
     pages
 }
 
-/// The page called `name`, with or without `cellblock-` before it and `.1` behind.
+/// The page called `name`, with or without the prefix `cellblock-` and the suffix `.1`.
 pub fn find(name: &str) -> Option<Page> {
     let file = match name.strip_suffix(".1").unwrap_or(name) {
         "cellblock" => "cellblock".to_owned(),
@@ -51,7 +51,7 @@ fn add(pages: &mut Vec<Page>, command: &Command) {
     let text = of_command(command).expect("a vector takes all that is written");
     let name = command.get_display_name().unwrap_or(command.get_name());
     pages.push(Page { file: format!("{name}.1"), text });
-    let shown = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+    let shown = command.get_subcommands().filter(|inner| !inner.is_hide_set());
     shown.for_each(|inner| add(pages, inner));
 }
 
@@ -67,7 +67,7 @@ fn of_command(command: &Command) -> std::io::Result<String> {
     synopsis.to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    if command.get_subcommands().any(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+    if command.get_subcommands().any(|inner| !inner.is_hide_set()) {
         man.render_subcommands_section(&mut text)?;
     }
     let mut rest = Roff::new();
@@ -108,14 +108,14 @@ fn files(roff: &mut Roff) {
     roff.control("SH", ["FILES"]);
     for (file, words) in [
         ("FILE.toml", "A policy, named by `--policy` or by `extends`: cellblock-policy(5)."),
-        ("/work", "In the cell: the workspace of a policy file that puts it nowhere else."),
+        ("/work", "In the cell: the workspace, if a policy file does not put it elsewhere."),
         (
             "/home/agent",
-            "In the cell: the provider's home, in memory unless the policy shows a directory there.",
+            "In the cell: the provider's home, in memory if the policy shows no directory there.",
         ),
         (
             "/var/tmp/cell-*",
-            "On the host, or in TMPDIR: the fixture of `demo` and of `verify` without a policy. It is removed at the end.",
+            "On the host, or in TMPDIR: the fixture of `demo`, and of `verify` without a policy. It is removed at the end.",
         ),
     ] {
         roff.control("TP", []);

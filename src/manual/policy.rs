@@ -37,13 +37,13 @@ pub(super) fn page() -> String {
     roff.text(words_of(schema["description"].as_str().unwrap_or_default()));
     roff.control("PP", []);
     roff.text(words_of(
-        "Of several files, and of those that a file `extends`, lists append, tables merge, and a single value is \
-         the last one. Flags come after files. Relative paths count from the file's directory. A key that is not \
-         known is an error.",
+        "A policy is the sum of the files, of what these name in `extends`, and of the flags, which come last. Lists append, \
+         tables merge, and the last single value wins. Relative paths count from the file's directory. An unknown \
+         key is an error.",
     ));
     let properties = members(&schema, "properties");
     let is_table = |value: &Value| resolve(&schema, value)["properties"].is_object();
-    roff.control("SH", ["KEYS ABOVE THE FIRST TABLE"]);
+    roff.control("SH", ["TOP LEVEL"]);
     properties.clone().filter(|(_, value)| !is_table(value)).for_each(|(key, value)| {
         entry(&mut roff, &schema, key, value);
     });
@@ -57,7 +57,7 @@ pub(super) fn page() -> String {
     roff.control("SH", ["EXAMPLES"]);
     example(&mut roff, EXAMPLE.lines());
     roff.control("SH", ["FILES"]);
-    roff.text(words_of("`cellblock policy schema` prints the JSON Schema of this format, and `cellblock policy profile NAME` a built-in profile."));
+    roff.text(words_of("`cellblock policy schema` prints the JSON Schema of this format. `cellblock policy profile NAME` prints a built-in profile."));
     roff.control("SH", ["SEE ALSO"]);
     roff.text([bold("cellblock"), roman("(1), "), bold("cellblock-policy-check"), roman("(1)")]);
     roff.to_roff()
@@ -93,7 +93,7 @@ fn of_items<'a>(schema: &'a Value, value: &'a Value) -> &'a Value {
     if value["items"].is_object() { resolve(schema, &value["items"]) } else { value }
 }
 
-/// What stands behind the `=`.
+/// What the `=` takes.
 fn kind(schema: &Value, value: &Value) -> &'static str {
     let value = resolve(schema, value);
     let is_list = value["items"].is_object();
