@@ -23,13 +23,13 @@ pub struct File {
     /// The version of this format; 1.
     #[schemars(extend("const" = 1))]
     pub version: u32,
-    /// Built-in profiles by name, and files, that this one adds to.
+    /// Built-in profiles and files that this file adds to. A word with a `/` or `.toml` is a file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extends: Vec<At<String>>,
-    /// The warnings that are known of and meant, by name.
+    /// Warnings of `policy check` to leave out, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accept: Vec<At<String>>,
-    /// Who sandboxes the provider's tools.
+    /// Who sandboxes the provider's tools. Default `sealed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// The cell itself.
@@ -41,7 +41,7 @@ pub struct File {
     /// The run's own part of a shared instance.
     #[serde(default, skip_serializing_if = "RunTable::is_empty")]
     pub run: RunTable,
-    /// The directory by which the provider reports activity.
+    /// The directory by which the provider reports to the harness.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<At<ChannelTable>>,
     /// The tree the provider works on.
@@ -59,7 +59,7 @@ pub struct File {
     /// What the cell may use.
     #[serde(default, skip_serializing_if = "LimitsTable::is_empty")]
     pub limits: LimitsTable,
-    /// What the host must have and what may be left out.
+    /// What the host must have, and what may be missing or off.
     #[serde(default)]
     pub require: RequireTable,
 }
@@ -75,16 +75,16 @@ pub struct CellTable {
     /// workspace, else the home.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<At<String>>,
-    /// `HOME`, and a tmpfs unless another entry makes it. Default `/home/agent`.
+    /// `HOME`. It is in memory unless another entry puts something there. Default `/home/agent`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub home: Option<At<String>>,
-    /// Wall time after which the run is ended: `90s`, `30m`, `1h30m`. None by default.
+    /// Wall time after which the run ends: `90s`, `30m`, `1h30m`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<At<String>>,
-    /// Time between TERM and KILL at a timeout. Default `10s`.
+    /// Time between TERM and KILL, at a timeout and when the launcher is sent TERM. Default `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_grace: Option<At<String>>,
-    /// Which permissions new files do not get: an octal number, or `inherit` for the
+    /// The permissions that new files do not get: an octal number, or `inherit` for the
     /// launcher's own. Default `022`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub umask: Option<At<String>>,
@@ -94,7 +94,7 @@ pub struct CellTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [filesystem]")]
 pub struct FilesystemTable {
-    /// How much of the host's system is seen.
+    /// How much of the host's system the cell sees. Default `minimal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<System>,
     /// Read-only views.
@@ -117,14 +117,14 @@ pub struct FilesystemTable {
 pub struct BindTable {
     /// Path on the host.
     pub src: String,
-    /// Path in the cell; by default the same.
+    /// Path in the cell. Default: the path of `src`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dest: Option<String>,
-    /// Left out where the host has no such path.
+    /// Leave the entry out if the host has no such path. Default false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub optional: bool,
-    /// Shown through an overlay, so that the mount table does not name `src`;
-    /// read-only directories alone. FIFOs and sockets in it are not the host's.
+    /// Show a directory through an overlay, so that the mount table does not name `src`. Only
+    /// in `ro_bind`. FIFOs and sockets in it are not the host's. Default false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub overlay: bool,
 }
@@ -135,7 +135,7 @@ pub struct BindTable {
 pub struct TmpfsTable {
     /// Path in the cell.
     pub path: String,
-    /// What it may hold: bytes, or a number with K, M, G or T in binary units.
+    /// Its size: bytes, or a number with K, M, G or T in binary units. Default: `limits.tmp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
 }
@@ -147,10 +147,10 @@ pub struct RunTable {
     /// Paths of the host that no view may show.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hide: Vec<At<String>>,
-    /// Writable at the path they have on the host.
+    /// Paths of the host that are writable at the same path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expose: Vec<At<PathOr<ExposeTable>>>,
-    /// Directories that are made on the host, mode 0700, where they are missing.
+    /// Directories to make on the host, with mode 0700, if they are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub create: Vec<At<String>>,
 }
@@ -161,35 +161,35 @@ pub struct RunTable {
 pub struct ExposeTable {
     /// Path on the host and in the cell.
     pub path: String,
-    /// What it is, and what is made when it is missing.
+    /// What it is, and what is made if it is missing. Default `directory`.
     #[serde(default)]
     pub kind: ExposeKind,
-    /// Made when it is missing.
+    /// Make it if it is missing. Default false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub create: bool,
 }
 
-/// The directory by which the provider reports activity. Its entries count
+/// The directory by which the provider reports to the harness. Its entries count
 /// from `dir`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [channel]")]
 pub struct ChannelTable {
-    /// The directory, at the path it has on the host.
+    /// The directory, at the same path in the cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<At<String>>,
     /// FIFOs that take writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fifo: Vec<At<String>>,
-    /// Locks that are the harness's own.
+    /// Locks of the harness.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lock: Vec<At<String>>,
     /// Whether a helper in the cell may take a lock for reading. Default `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_access: Option<LockAccess>,
-    /// Files and directories that may be read; they may stand elsewhere.
+    /// Files and directories to read. They may be outside of `dir`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_only: Vec<At<String>>,
-    /// Programs that may be read and run; they may stand elsewhere.
+    /// Programs to read and run. They may be outside of `dir`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub execute: Vec<At<String>>,
     /// Whether the directory itself takes new entries. Default false.
@@ -210,19 +210,16 @@ pub struct WorkspaceTable {
     /// Whether it takes writes. Default `read-write`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<Access>,
-    /// What stays as it is in a workspace that takes writes, by paths below it;
-    /// one that ends in `/` is a directory. By default what others run by
-    /// themselves: hooks, editor and agent settings.
+    /// Paths below the workspace that the run must not change. One that ends in `/` is a
+    /// directory. Default: what others run by themselves, such as hooks and the settings
+    /// of editors and agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protect: Option<Vec<At<String>>>,
-    /// What is done about a protected path that is missing: what the run makes
-    /// there is removed at its end (`sweep`), or it cannot be made (`overlay`).
-    /// Default `sweep`.
+    /// What happens to a protected path that does not exist. Default `sweep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protect_missing: Option<ProtectMissing>,
-    /// What it comes to when the run changed a protected path that git tracks, or
-    /// a setting of git's that makes it run something: a line at the end
-    /// (`warn`), or an error as well (`error`). Default `warn`.
+    /// What happens if the run changed a protected path that git tracks, or a setting by
+    /// which git runs something. Default `warn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<Telling>,
 }
@@ -232,7 +229,7 @@ pub struct WorkspaceTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [environment]")]
 pub struct EnvironmentTable {
-    /// Variables taken from the launcher's environment, where it has them.
+    /// Variables taken from the launcher's environment, if it has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pass: Vec<At<String>>,
     /// Variables and their values.
@@ -253,11 +250,12 @@ pub struct NetworkTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [seccomp]")]
 pub struct SeccompTable {
-    /// A built-in filter; by default the one that fits the mode.
+    /// A built-in filter: `provider`, `nested` or `provider-set-gid`. Default: the filter of
+    /// the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<At<String>>,
-    /// A filter of one's own, laid on beside it: a raw BPF program or, with a
-    /// name in `.json`, seccompiler's JSON.
+    /// A filter of your own, installed in addition: a raw BPF program or, with a name in
+    /// `.json`, seccompiler's JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<At<String>>,
 }
@@ -266,25 +264,24 @@ pub struct SeccompTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [limits]")]
 pub struct LimitsTable {
-    /// How many processes and threads it may have at one time. Default 4096.
+    /// Processes and threads of the cell at one time. Default 4096.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 1))]
     pub processes: Option<At<u64>>,
-    /// How many files and sockets each process may have open. By default as many
-    /// as the launcher.
+    /// Open files and sockets of each process. Default: the launcher's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 1))]
     pub open_files: Option<At<u64>>,
-    /// How large a file may grow: bytes, or a number with K, M, G or T. No limit by default.
+    /// Size of a file: bytes, or a number with K, M, G or T. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_size: Option<At<String>>,
-    /// What `/tmp`, the home, `/dev/shm` and each tmpfs without a size may hold.
-    /// By default half of the memory.
+    /// Size of `/tmp`, the home, `/dev/shm` and each tmpfs without a size. Default: half of
+    /// the memory each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmp: Option<At<String>>,
 }
 
-/// What the host must have and what may be left out.
+/// What the host must have, and what may be missing or off.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [require]")]
 pub struct RequireTable {
@@ -292,10 +289,10 @@ pub struct RequireTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("minimum" = 1))]
     pub landlock: Option<At<u32>>,
-    /// Layers that may be missing on the host.
+    /// Layers that the host may lack.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_missing: Vec<Layer>,
-    /// Layers that are turned off: landlock, seccomp, network.
+    /// Layers to turn off: only `landlock`, `seccomp` and `network`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<At<Layer>>,
 }

@@ -88,10 +88,10 @@ pub struct Policy {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The cell. All layers stand and nothing inside can make another sandbox.
+    /// The cell does. All layers are applied, and nothing inside can make another sandbox.
     #[default]
     Sealed,
-    /// The provider sandboxes its own tools inside the cell.
+    /// The provider does, inside the cell.
     Nested,
 }
 
@@ -286,7 +286,7 @@ pub struct Protect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProtectMissing {
-    /// What the run makes there is removed when it has ended.
+    /// What the run made there is removed when it has ended.
     #[default]
     Sweep,
     /// It cannot be made: the workspace is an overlay that has it, empty.
@@ -324,10 +324,10 @@ pub const WARNINGS: [&str; 22] = [
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Telling {
-    /// A line on standard error and in the report.
+    /// Print a line, which is in the report too.
     #[default]
     Warn,
-    /// An error as well: the run ends with exit status 125.
+    /// Also end the run with exit status 125.
     Error,
 }
 
@@ -391,10 +391,10 @@ pub struct Network {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
-    /// A namespace of its own with nothing but loopback.
+    /// A namespace with nothing but loopback.
     #[default]
     None,
-    /// The host's.
+    /// The network of the host.
     Host,
 }
 
