@@ -2,10 +2,11 @@
 //!
 //! Git runs what its settings say, so nobody may start it on a tree that an
 //! agent has written, only to find out what is there. All that is read here may
-//! be the agent's: each file is opened below the workspace, through no symbolic
-//! link, without waiting, and no further than a limit.
+//! be the agent's: each file is opened below the workspace, also where links lead,
+//! without waiting, and is read no further than a limit.
 
 pub mod config;
+pub mod deep;
 pub mod file;
 pub mod index;
 pub mod repository;

@@ -151,9 +151,9 @@ fn hash_length(root: BorrowedFd, tree: &Path) -> usize {
     let settings = file::read(root, &tree.join(".git/config")).ok();
     let is_long = |text: &Vec<u8>| {
         text.windows(6).any(|word| word.eq_ignore_ascii_case(b"sha256"))
-            && config::parse(text).is_ok_and(|settings| {
+            && config::parse(text).is_some_and(|settings| {
                 let format = settings.iter().rfind(|setting| setting.is("extensions", "objectformat"));
-                format.is_some_and(|format| format.value.as_deref() == Some(b"sha256"))
+                format.is_some_and(|format| format.value == b"sha256")
             })
     };
     if settings.as_ref().is_some_and(is_long) { 32 } else { 20 }

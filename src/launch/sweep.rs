@@ -20,7 +20,7 @@ use super::changes::Changes;
 use super::ids;
 use super::remove::{Left, enter, remove};
 use crate::error::{Error, printable};
-use crate::git::{Repository, repository};
+use crate::git::{Repository, repository, settings};
 use crate::host::{Host, Ids, Kind, Lookup};
 use crate::outcome::Told;
 use crate::policy::{Access, Mode, Policy, ProtectMissing, Telling, WAYS_AROUND, Workspace};
@@ -137,7 +137,7 @@ impl<'a> Sweep<'a> {
                 Err(why) => left.push((path, why)),
             }
         }
-        swept.told = self.changes.tell(root.fd.as_fd(), workspace, &now);
+        swept.told = self.changes.tell(root.fd.as_fd(), workspace, &now, go_on);
         let lost = self.held.iter().filter(|(path, held)| self.is_lost(&root, path, held));
         let lost: Vec<String> = lost.map(|(path, _)| shown(path)).collect();
         match &*left {
@@ -161,6 +161,8 @@ impl<'a> Sweep<'a> {
         for path in places.cloned().chain(now.ways_around()) {
             repository::unknown(root, &path, &known, &mut made).map_err(|errno| Left { path, errno })?;
         }
+        // `git sparse-checkout` keeps its settings there.
+        made.retain(|path| !path.ends_with("config.worktree") || !settings::is_harmless(root, path));
         Ok(made)
     }
 

@@ -254,7 +254,7 @@ fn hooks_of_submodules_are_held_and_what_leads_elsewhere_is_swept() {
     repository.host("git init -q sub; git -C sub commit -q --allow-empty -m x; git add sub; git submodule -q absorbgitdirs 2>/dev/null || true; \
                      mkdir -p .git/modules/sub/hooks; cp -rn sub/.git/. .git/modules/sub/ 2>/dev/null || true; test -e .git/modules/sub/HEAD");
     let script = "(echo evil > .git/modules/sub/hooks/post-checkout) 2>/dev/null && exit 9; \
-                  echo ../../.. > .git/modules/sub/commondir; echo x > .git/config.worktree; true";
+                  echo ../../.. > .git/modules/sub/commondir; echo \"[core] fsmonitor = x\" > .git/config.worktree; true";
     let (code, said, last) = repository.cell(script);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(
@@ -313,6 +313,108 @@ fn a_long_sweep_hears_term_and_says_what_is_left() {
     assert!(!Path::new(&user.path("work/.vscode")).exists());
 }
 
+/// What git outside would run by settings that were there, or finds by looking around.
+#[test]
+fn what_git_runs_already_is_told_when_the_run_changes_it() {
+    let Some(repository) = Repository::new("") else { return };
+    repository.host(
+        "mkdir -p dir tools .husky/_ p/q/old; ln -s dir link; for tool in clean.sh merge.py diff.sh; do echo > tools/$tool; done; \
+         ln -s clean.sh tools/link; git config include.path ../link/more; git config --add include.path \"$PWD/own\"; \
+         git config filter.x.clean './tools/clean.sh %f'; git config merge.x.driver 'python3 tools/merge.py'; \
+         git config diff.x.textconv '\"$(git rev-parse --show-toplevel)/tools/diff.sh\"'; git config filter.y.smudge tools/link; \
+         git config core.hooksPath .husky/_; echo > .husky/_/pre-commit; echo > .husky/pre-commit; \
+         git init -q p/q/old; git init -q p/q/other; sleep 0.05",
+    );
+    repository.host("cp -a . ../kept");
+    let plant = "printf '[core]\\n fsmonitor = x\\n' >";
+    let first = [
+        (format!("{plant} dir/more"), "link/more"),
+        (format!("{plant} own"), "own"),
+        ("echo x > tools/clean.sh".to_owned(), "tools/clean.sh"),
+        ("true".to_owned(), "tools/link"),
+        ("echo x > tools/merge.py".to_owned(), "tools/merge.py"),
+        ("echo x > tools/diff.sh".to_owned(), "tools/diff.sh"),
+        ("echo x > .husky/pre-commit".to_owned(), ".husky/pre-commit"),
+        ("echo x > .husky/_/helper".to_owned(), ".husky/_/helper"),
+        ("git init -q p/q/new".to_owned(), "p/q/new"),
+        ("git init -q --bare p/q/bare".to_owned(), "p/q/bare"),
+        ("git -C p/q/old config core.pager x".to_owned(), "p/q/old/.git/config"),
+        (
+            "echo x > p/q/other/.git/hooks/post-index-change".to_owned(),
+            "p/q/other/.git/hooks/post-index-change",
+        ),
+    ];
+    let second = [
+        ("rm tools/link; ln -s merge.py tools/link".to_owned(), "tools/link"),
+        ("chmod 111 p/q".to_owned(), "p/q"),
+        ("mkfifo own".to_owned(), "own"),
+    ];
+    let third = [("head -c 2000000 /dev/zero >> .git/config".to_owned(), ".git/config")];
+    for changes in [&first[..], &second, &third] {
+        let script: Vec<&str> = changes.iter().map(|(script, _)| &**script).collect();
+        let (code, said, last) = repository.cell(&script.join("; "));
+        assert_eq!(code, Some(0), "{said}");
+        let told = Repository::paths(&last, "told");
+        for (script, path) in changes {
+            assert!(told.iter().any(|told| told == path), "{script}: {said}\n{last}");
+        }
+        repository.host("chmod 755 p/q; find . -mindepth 1 -delete; cp -a ../kept/. .; sleep 0.05");
+    }
+    let ordinary = "git -C p/q/old config user.name x; git -C p/q/old commit -q --allow-empty -m x; \
+                    git commit -q --allow-empty -m x";
+    let (_, said, last) = repository.cell(ordinary);
+    assert_eq!(Repository::paths(&last, "told"), [""; 0], "{said}");
+}
+
+#[test]
+fn a_git_file_of_the_runs_own_is_told() {
+    let Some(repository) = Repository::new("") else { return };
+    let plant = "git init -q x/y; mv x/y/.git x/e; echo > x/e/hooks/post-index-change; chmod +x x/e/hooks/*; \
+                 rm -rf .git; echo gitdir: x/e > .git";
+    // There was none; a linked worktree; and a directory that a file names.
+    for before in [
+        "rm -rf .git",
+        "mv .git ../main; git -C ../main worktree add -q ../tree; cp ../tree/.git .git",
+        "mkdir o; mv .git o/git; echo gitdir: o/git > .git",
+    ] {
+        repository.host(before);
+        let (_, said, last) = repository.cell(plant);
+        let told = Repository::paths(&last, "told");
+        for path in [".git", "x/e/hooks/post-index-change"] {
+            assert!(told.iter().any(|told| told == path), "{before}: {path}: {said}\n{last}");
+        }
+        repository.user.command("rm").args(["-rf", "work", "main", "tree"]).status().expect("rm");
+        repository.user.directory("work");
+        repository.host(BRANCHES);
+    }
+}
+
+#[test]
+fn too_many_settings_are_told_as_that() {
+    let Some(repository) = Repository::new("") else { return };
+    let many = "mkdir i; for n in $(seq 2100); do echo \"[include] path = ../i/$n\"; echo '[core] pager = x' > i/$n; done >> .git/config";
+    let (_, said, last) = repository.cell(many);
+    let told = last["told"].as_array().expect("a list");
+    assert!(
+        told.iter().any(|one| one["what"].as_str().is_some_and(|what| what.contains("were not read")))
+            || told.len() == 1001,
+        "{said}"
+    );
+    assert!(
+        told.last().is_some_and(|one| one["what"].as_str().is_some_and(|what| what.contains("more changes"))),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_sparse_checkout_in_a_cell_stays_one() {
+    let Some(repository) = Repository::new("") else { return };
+    let (code, said, _) = repository.cell("mkdir d; echo d > d/d; git add d; git commit -qm d; git sparse-checkout set --cone --sparse-index d; test -e d/d; test ! -e .vscode/settings.json");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(repository.host("git sparse-checkout list").contains('d'), "{said}");
+    repository.is_clean(&said);
+}
+
 /// `git status` goes into repositories in the workspace, and runs their hooks.
 #[test]
 fn what_leads_git_on_from_a_repository_that_was_there_is_told() {
@@ -338,7 +440,6 @@ fn what_leads_git_on_from_a_repository_that_was_there_is_told() {
         ),
         (inner.to_owned(), "one/sub/t/.git/config"),
         (inner.to_owned(), "one/sub/t"),
-        ("head -c 99 /dev/urandom > one/sub/.git/index".to_owned(), "one/sub/.git/index"),
     ] {
         let (_, said, last) = repository.cell(&script);
         assert!(Repository::paths(&last, "told").iter().any(|told| told == path), "{script}: {said}\n{last}");
