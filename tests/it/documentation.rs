@@ -1,6 +1,7 @@
 //! The documents: their commands print what they say, and nothing that a user can
 //! write is missing from them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -107,6 +108,25 @@ fn every_key_of_a_policy_is_explained_with_an_example_that_loads() {
             }
         }
     }
+}
+
+/// The long options of a command and of those below it.
+fn options(command: &clap::Command) -> BTreeSet<String> {
+    let shown = |argument: &&clap::Arg| !argument.is_hide_set();
+    let own = command.get_arguments().filter(shown).filter_map(|argument| argument.get_long());
+    let own = own.map(|long| format!("--{long}")).collect::<Vec<_>>();
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).flat_map(options);
+    own.into_iter().chain(inner).collect()
+}
+
+#[test]
+fn the_manual_has_every_option_and_no_other() {
+    let (_, flags) = include_str!("../../docs/policy.md").split_once("\n## Flags\n").unwrap();
+    let (flags, _) = flags.split_once("\nFlags of other launchers").unwrap();
+    let quoted =
+        flags.split('`').skip(1).step_by(2).filter(|words| words.starts_with("--") && words.len() > 2);
+    let written = quoted.map(|words| words.split(' ').next().unwrap().to_owned());
+    assert_eq!(written.collect::<BTreeSet<_>>(), options(&cellblock::cli::command()));
 }
 
 /// A heading as GitHub names it in a link.

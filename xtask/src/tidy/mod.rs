@@ -3,15 +3,14 @@
 mod code;
 mod imports;
 mod lines;
-mod options;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Checks the imports between modules, `unsafe` and its comments, attributes,
-/// the documentation of options, and the form of files.
+/// Checks the imports between modules, `unsafe` and its comments, attributes, and
+/// the form of files.
 #[derive(clap::Args)]
 pub struct Args {}
 
@@ -61,8 +60,6 @@ pub fn run(_: Args) -> Result<()> {
     };
 
     let mut findings = imports::check(&sources, text("docs/architecture.md")?)?;
-    let documents = [text("README.md")?, text("docs/policy.md")?];
-    findings.extend(options::check(&cellblock::cli::command(), &documents));
     for source in &sources {
         findings.extend(lines::check(source));
         if source.is_rust() {
