@@ -40,7 +40,8 @@ impl Ground {
         ["userns", "landlock"].iter().all(|feature| ground.has(feature)).then_some(ground)
     }
 
-    fn has(&self, feature: &str) -> bool {
+    /// Whether the kernel has a feature that the probe knows.
+    pub fn has(&self, feature: &str) -> bool {
         let output = self.beside([self.probe.to_str().unwrap(), "can", feature]);
         skip::has(feature, output.status.success())
     }

@@ -14,6 +14,7 @@ use nix::unistd::{Pid, mkfifo};
 use serde_json::Value;
 
 use crate::cell::{PROBE, probe_program};
+use crate::skip;
 use crate::snapshot::{Snapshot, is_as_before, snapshot};
 use crate::user::{self, User, end, eventually};
 
@@ -234,7 +235,7 @@ impl Run {
 fn a_write_that_has_returned_outlives_every_end() {
     let Some(ground) = Ground::new() else { return };
     let before = ground.around(&[]);
-    for options in [&[][..], &["--mode", "nested"], &["--without", "landlock"]] {
+    for options in [&[][..], skip::NESTED, &["--without", "landlock"]] {
         for victim in VICTIMS {
             let what = format!("{victim} is killed, {options:?}");
             ground.end(options, victim, &what);

@@ -28,7 +28,7 @@ const WITHOUT_CONTROL: [(&str, &str); 14] = [
 
 /// Probes that some hosts answer as a cell does, and why; a line says where
 /// the control is missing.
-const HOST_MAY_DENY: [(&str, &str); 38] = [
+const HOST_MAY_DENY: [(&str, &str); 35] = [
     ("F27", "/dev may hold the harmless devices alone"),
     ("H05", "the file system may have no user attributes"),
     ("N04", "no such service may run"),
@@ -55,19 +55,21 @@ const HOST_MAY_DENY: [(&str, &str); 38] = [
     ("R03", "fs.inotify.max_user_instances may be small"),
     ("R04", "the hard limit may be low"),
     ("R07", "standard input may be no /dev/null"),
-    ("R09", "before Linux 6.13 there is no such question"),
     ("S01", "kernel.io_uring_disabled may forbid it"),
     ("S02", "vm.unprivileged_userfaultfd may forbid it"),
     ("S03", "kernel.perf_event_paranoid may forbid it"),
     ("S04", "kernel.unprivileged_bpf_disabled may forbid it"),
-    ("S23", "open_tree_attr came with Linux 6.15"),
-    ("S31", "before Linux 6.13 open_by_handle_at wants a capability of the first user namespace"),
     ("S33", "the kernel may be built without it"),
     ("S48", "the kernel may be built without NUMA"),
     ("S49", "the kernel may be built without NUMA"),
     ("S54", "32-bit calls may be off"),
     ("S57", "the kernel may be built without x32"),
 ];
+
+/// Probes of what came with Linux 6.13 and later, by the feature without which they
+/// have no control.
+const OF_NEWER_KERNELS: [(&str, &str); 3] =
+    [("R09", "pidfd-info"), ("S23", "open_tree_attr"), ("S31", "connectable-handle")];
 
 /// Calls that only the first user namespace's root can reach, or that few
 /// kernels are built with.
@@ -92,6 +94,11 @@ fn every_probe_leaks_outside() {
     found.append(&mut ground.able(&WITH_CAPABILITIES));
     found.retain(|id, finding| finding.verdict != "leak" && !ROOT_ALONE.contains(&id.as_str()));
     found.retain(|id, _| WITHOUT_CONTROL.iter().all(|(name, _)| name != id));
+    for (id, feature) in OF_NEWER_KERNELS {
+        if !ground.has(feature) {
+            found.remove(id);
+        }
+    }
     for (id, why) in HOST_MAY_DENY {
         if let Some(finding) = found.remove(id) {
             println!("no control for {id} on this host: {why}: {finding:?}");
@@ -117,7 +124,12 @@ fn every_probe_is_denied_inside() {
 #[test]
 fn the_tables_name_probes_that_exist() {
     let ids = cell::ids("list");
-    let named = WITHOUT_CONTROL.iter().chain(&HOST_MAY_DENY).chain(&VISIBLE).map(|(id, _)| *id);
+    let named = WITHOUT_CONTROL
+        .iter()
+        .chain(&HOST_MAY_DENY)
+        .chain(&OF_NEWER_KERNELS)
+        .chain(&VISIBLE)
+        .map(|(id, _)| *id);
     for id in named.chain(WITH_CAPABILITIES).chain(ROOT_ALONE) {
         assert!(ids.contains(id), "no probe {id}");
     }

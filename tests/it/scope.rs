@@ -67,7 +67,7 @@ fn a_hidden_path_is_to_every_call_one_that_never_was() {
         (View::None, &[]),
         (View::ReadOnly, &["--without", "landlock"]),
         (View::ReadOnly, &["--without", "seccomp"]),
-        (View::ReadOnly, &["--mode", "nested"]),
+        (View::ReadOnly, skip::NESTED),
         (View::Writable, &["--without", "landlock"]),
         (View::ReadOnly, &["--run-as", "54321:54321"]),
         (View::Writable, &["--run-as", "54321:54321"]),
@@ -108,7 +108,7 @@ fn no_file_of_proc_names_the_harness_or_the_other_run() {
             }
             let words = instance.file(&format!("runs/{run}/tokens"), &(tokens.join("\n") + "\n"));
             let words = [PROBE, "search", words.to_str().expect("a path")];
-            for options in [&[][..], &["--mode", "nested"]] {
+            for options in [&[][..], skip::NESTED] {
                 let said = text(&instance.run(run, view, options, &words));
                 let (found, read) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
                 assert_eq!(found, "", "from {run}, {view:?} {options:?}");

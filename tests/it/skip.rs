@@ -35,11 +35,14 @@ pub fn has_programs(names: &[&str]) -> bool {
     names.iter().all(|name| has(name, has_file(name)))
 }
 
-/// Whether the kernel has Landlock's scopes, without which no cell is in the
-/// host's network.
+/// Whether the kernel has Landlock's scopes, without which a cell in the
+/// host's network or of mode nested has to waive them.
 pub fn has_scopes() -> bool {
     has("landlock-scope", cellblock::sys::landlock::version().is_ok_and(|abi| abi >= 6))
 }
+
+/// Mode nested, on a kernel without scopes as well.
+pub const NESTED: &[&str] = &["--mode", "nested", "--allow-missing", "landlock-scope"];
 
 /// Whether root has started the tests.
 pub fn has_root() -> bool {

@@ -10,7 +10,7 @@
 //! probe dirty FACTS COMMAND…  run a command as an untidy parent would
 //! probe terminal FACTS COMMAND…  run a command on a terminal of its own, named in FACTS as TTY
 //! probe able run FACTS [ID…]  as run, with every capability in namespaces of its own
-//! probe can userns|landlock   whether the host has it
+//! probe can FEATURE           whether the host has it
 //! probe fifo send FIFO BYTES | records FIFO WRITERS COUNT LENGTH… | open FIFO wait|now |
 //!       outlive FIFO dies|lives   what a writer does with a FIFO
 //! probe journal ROUNDS FILE…  number the lines of files, and say what is written

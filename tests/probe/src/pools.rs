@@ -96,21 +96,23 @@ fn core_limit() -> Verdict {
 }
 
 fn cgroup_id() -> Verdict {
-    // struct pidfd_info, whose first field asks for the cgroup by bit 2, in its
-    // sizes of Linux 6.13 to 6.17.
-    const CGROUP: u64 = 1 << 2;
-    let asked = [64usize, 72, 80].map(|size| {
-        let mut info = [0u64; 16];
-        info[0] = CGROUP;
-        let command = 3 << 30 | size << 16 | 0xff0b;
-        let pidfd = call_fd(libc::SYS_pidfd_open, &[std::process::id() as usize, 0])?;
-        call(libc::SYS_ioctl, &[pidfd.as_raw_fd() as usize, command, info.as_mut_ptr() as usize])?;
-        Ok::<_, io::Error>(info[1])
-    });
-    match asked.into_iter().flatten().find(|id| *id != 0) {
+    // In the sizes of Linux 6.13 to 6.17.
+    match [64, 72, 80].into_iter().flat_map(pidfd_cgroup).find(|id| *id != 0) {
         Some(id) => Leak(format!("{id}")),
         None => Denied("not told".into()),
     }
+}
+
+/// The cgroup's id by PIDFD_GET_INFO, of a struct pidfd_info of that size. Its first
+/// field asks for the cgroup by bit 2.
+pub fn pidfd_cgroup(size: usize) -> io::Result<u64> {
+    const CGROUP: u64 = 1 << 2;
+    let mut info = [0u64; 16];
+    info[0] = CGROUP;
+    let command = 3 << 30 | size << 16 | 0xff0b;
+    let pidfd = call_fd(libc::SYS_pidfd_open, &[std::process::id() as usize, 0])?;
+    call(libc::SYS_ioctl, &[pidfd.as_raw_fd() as usize, command, info.as_mut_ptr() as usize])?;
+    Ok(info[1])
 }
 
 /// What a network of one's own allows that the host keeps for root.

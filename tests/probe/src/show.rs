@@ -1,10 +1,12 @@
 //! Says what this process is and sees, one KEY, a tab and a VALUE a line.
 
-use std::fs;
+use std::{fs, io};
 
-use crate::call::{call, why};
+use crate::call::{CWD, NONE, call, why};
 use crate::facts::Start;
+use crate::pools;
 use crate::process::status;
+use crate::syscalls::OPEN_TREE_ATTR;
 
 /// Prints what each of `topics` asks for; an unknown topic is an error.
 pub fn show(topics: &[String], start: &Start) -> Result<(), String> {
@@ -94,9 +96,30 @@ pub fn can(feature: &str) -> Result<(), String> {
     let answer = match feature {
         "userns" => call(libc::SYS_unshare, &[(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as usize]),
         "landlock" => call(libc::SYS_landlock_create_ruleset, &[0, 0, 1]),
+        "pidfd-info" => pools::pidfd_cgroup(64).map(|_| 0),
+        "open_tree_attr" => is_there(call(OPEN_TREE_ATTR, &[NONE]), libc::ENOSYS),
+        "connectable-handle" => connectable_handle(),
         other => return Err(format!("no feature by the name of {other}")),
     };
     answer.map(drop).map_err(|error| format!("{feature}: {}", why(&error)))
+}
+
+/// Refused by another errno than that of what is absent.
+fn is_there(answer: io::Result<usize>, absent: i32) -> io::Result<usize> {
+    match answer {
+        Err(error) if error.raw_os_error() != Some(absent) => Ok(0),
+        answer => answer,
+    }
+}
+
+/// name_to_handle_at(2) with AT_HANDLE_CONNECTABLE. It came with the order of checks by
+/// which open_by_handle_at(2) reads the handle before it asks for a capability.
+fn connectable_handle() -> io::Result<usize> {
+    const CONNECTABLE: usize = 2;
+    let (mut handle, mut mount) = ([0u32; 2], 0i32);
+    let out = [handle.as_mut_ptr() as usize, &raw mut mount as usize];
+    let path = c"/".as_ptr() as usize;
+    is_there(call(libc::SYS_name_to_handle_at, &[CWD, path, out[0], out[1], CONNECTABLE]), libc::EINVAL)
 }
 
 fn line(key: &str, value: &str) {

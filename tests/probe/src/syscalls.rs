@@ -71,7 +71,8 @@ pub const PROBES: &[Probe] = &[
 ];
 
 const KEY_SPEC_SESSION_KEYRING: usize = -3isize as usize;
-const OPEN_TREE_ATTR: libc::c_long = 467;
+/// Not yet in libc.
+pub const OPEN_TREE_ATTR: libc::c_long = 467;
 
 fn own_pid() -> usize {
     std::process::id() as usize
