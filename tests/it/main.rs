@@ -5,6 +5,7 @@ mod attack;
 mod bad_input;
 mod bounds;
 mod cell;
+mod cgroup;
 mod channel;
 mod controls;
 mod documentation;
