@@ -157,8 +157,8 @@ fn open(
         stdio::check_inherited("--json-status-fd", &[fd])?;
         *status = Status::new(fd)?;
     }
-    check_proc()?;
     first_calls::survive(policy, options)?;
+    check_proc()?;
     // What the launcher makes is the run's own, whatever mask the harness had.
     credentials::set_umask(0o077);
     let create = |place| Report::create(place, options.ids, ids::caller());
