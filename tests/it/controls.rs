@@ -187,7 +187,11 @@ fn every_control_works_inside() {
 fn every_control_works_outside() {
     let Some(ground) = Ground::new() else { return };
     let mut fifo = reader(&ground);
-    let found = ground.outside("control", &[]);
+    let mut found = ground.outside("control", &[]);
+    if !skip::has_whole_proc() {
+        // It reads /proc/cpuinfo.
+        found.remove("C30");
+    }
     let wrong: Vec<_> = found.iter().filter(|(_, finding)| finding.verdict != "ok").collect();
     assert!(wrong.is_empty(), "fails on this host: {wrong:#?}");
     arrived(&mut fifo);

@@ -2,6 +2,7 @@
 //! outside. Death by a filter's signal is never a denial.
 
 use crate::cell::{self, Ground};
+use crate::skip;
 
 /// Probes that leak outside only to one who has capabilities in namespaces of
 /// his own, as every user can.
@@ -71,6 +72,9 @@ const HOST_MAY_DENY: [(&str, &str); 35] = [
 const OF_NEWER_KERNELS: [(&str, &str); 3] =
     [("R09", "pidfd-info"), ("S23", "open_tree_attr"), ("S31", "connectable-handle")];
 
+/// Probes of what a procfs has beside processes.
+const OF_WHOLE_PROC: [&str; 3] = ["P33", "P34", "P35"];
+
 /// Calls that only the first user namespace's root can reach, or that few
 /// kernels are built with.
 const ROOT_ALONE: [&str; 9] = ["S34", "S35", "S36", "S39", "S40", "S41", "S43", "S44", "S50"];
@@ -94,6 +98,9 @@ fn every_probe_leaks_outside() {
     found.append(&mut ground.able(&WITH_CAPABILITIES));
     found.retain(|id, finding| finding.verdict != "leak" && !ROOT_ALONE.contains(&id.as_str()));
     found.retain(|id, _| WITHOUT_CONTROL.iter().all(|(name, _)| name != id));
+    if !skip::has_whole_proc() {
+        found.retain(|id, _| !OF_WHOLE_PROC.contains(&id.as_str()));
+    }
     for (id, feature) in OF_NEWER_KERNELS {
         if !ground.has(feature) {
             found.remove(id);
@@ -130,7 +137,7 @@ fn the_tables_name_probes_that_exist() {
         .chain(&OF_NEWER_KERNELS)
         .chain(&VISIBLE)
         .map(|(id, _)| *id);
-    for id in named.chain(WITH_CAPABILITIES).chain(ROOT_ALONE) {
+    for id in named.chain(WITH_CAPABILITIES).chain(OF_WHOLE_PROC).chain(ROOT_ALONE) {
         assert!(ids.contains(id), "no probe {id}");
     }
 }

@@ -210,8 +210,9 @@ fn calls_with_terminal(step: &Step) -> Vec<Call> {
 }
 
 fn last_capability() -> usize {
-    let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap();
-    last.trim().parse().unwrap()
+    // SAFETY: no memory is involved; a number that is no capability is refused.
+    let is_known = |number: &usize| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *number) } >= 0;
+    (0..).take_while(is_known).last().unwrap()
 }
 
 /// The launcher's own calls that a launch rests on, whichever step they serve.
@@ -647,6 +648,10 @@ fn failures(points: Vec<Point>) -> Vec<Point> {
 
 /// Tries the failures, four at a time, each thread with an instance of its own.
 fn try_all(make: impl Fn() -> Option<Scenario> + Sync, wanted: impl Fn(&Point) -> bool) {
+    // Which masks find something is seen in the host's own procfs.
+    if !skip::has_whole_proc() {
+        return;
+    }
     let Some(first) = make() else { return };
     let points: Vec<Point> = first.survey().into_iter().filter(&wanted).collect();
     let calls = points.len();

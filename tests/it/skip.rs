@@ -41,6 +41,11 @@ pub fn has_scopes() -> bool {
     has("landlock-scope", cellblock::sys::landlock::version().is_ok_and(|abi| abi >= 6))
 }
 
+/// Whether `/proc` shows more than processes, which one with `subset=pid` does not.
+pub fn has_whole_proc() -> bool {
+    has("proc-whole", Path::new("/proc/stat").exists())
+}
+
 /// Mode nested, on a kernel without scopes as well.
 pub const NESTED: &[&str] = &["--mode", "nested", "--allow-missing", "landlock-scope"];
 

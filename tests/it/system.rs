@@ -32,7 +32,7 @@ const PROGRAMS: [(&[&str], &str); 13] = [
 fn programs_of_usr_find_their_settings() {
     let Some(user) = User::new() else { return };
     for (needs, script) in PROGRAMS {
-        if !skip::has_programs(needs) {
+        if !skip::has_programs(needs) || needs == ["lscpu"] && !skip::has_whole_proc() {
             continue;
         }
         let mut outside = user.command("env");
