@@ -129,6 +129,20 @@ fn the_manual_has_every_option_and_no_other() {
     assert_eq!(written.collect::<BTreeSet<_>>(), options(&cellblock::cli::command()));
 }
 
+#[test]
+fn every_line_of_the_test_from_within_is_explained() {
+    let Some(site) = Site::new() else { return };
+    let output = site.beside(site.program().to_str().unwrap(), &["verify", "--json"]).unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let document = include_str!("../../docs/verify.md");
+    for line in result["lines"].as_array().unwrap() {
+        let name = line["name"].as_str().unwrap();
+        // The document writes a namespace, and a line about the parent, in short.
+        let short = name.strip_prefix("namespace:").unwrap_or(name).replace(":parent-", ":");
+        assert!([name, &short].iter().any(|name| document.contains(&format!("`{name}`"))), "{name}");
+    }
+}
+
 /// A heading as GitHub names it in a link.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
