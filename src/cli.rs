@@ -2,6 +2,7 @@
 //! flags mean is decided by [`crate::policy::load`].
 
 mod args;
+mod deferred;
 mod examples;
 mod habits;
 mod refusal;
@@ -19,6 +20,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::error::Error;
 use crate::policy::{Layer, Mode, NetworkMode, Telling, profile};
 pub use args::{ArgsError, expand_args};
+pub use deferred::Deferred;
 pub use refusal::Refusal;
 pub use verify::{TestOptions, VerifyOptions};
 
@@ -36,13 +38,13 @@ pub struct Cli {
 pub enum Command {
     /// Run a program, the provider, in a cell.
     #[command(after_help = examples::RUN)]
-    Run(Box<RunOptions>),
+    Run(Deferred<RunOptions>),
     /// Build the cell, test it from within, and run nothing.
     #[command(after_help = examples::VERIFY)]
-    Verify(Box<VerifyOptions>),
+    Verify(Deferred<VerifyOptions>),
     /// Print the steps that `run` would take, and take none.
     #[command(after_help = examples::PLAN)]
-    Plan(Box<PlanOptions>),
+    Plan(Deferred<PlanOptions>),
     /// Show what an agent in a cell can reach of a made-up harness.
     #[command(after_help = examples::DEMO)]
     Demo(DemoOptions),
@@ -77,10 +79,10 @@ impl Command {
     /// Whether all that it prints is to be JSON.
     pub fn is_json(&self) -> bool {
         match self {
-            Command::Verify(options) => options.json,
-            Command::Plan(options) => options.json,
-            Command::Policy(PolicyCommand::Show(options)) => options.json,
-            Command::Policy(PolicyCommand::Check(options)) => options.json,
+            Command::Verify(options) => options.0.json,
+            Command::Plan(options) => options.0.json,
+            Command::Policy(PolicyCommand::Show(options)) => options.0.json,
+            Command::Policy(PolicyCommand::Check(options)) => options.0.json,
             _ => false,
         }
     }
@@ -91,10 +93,10 @@ impl Command {
 pub enum PolicyCommand {
     /// Print the policy that flags, files and profiles come to, as a file that loads again.
     #[command(after_help = examples::SHOW)]
-    Show(Box<ShowOptions>),
+    Show(Deferred<ShowOptions>),
     /// Print `ok`, the errors of a policy, or the known ways out of the cell that it leaves open.
     #[command(after_help = examples::CHECK)]
-    Check(Box<CheckOptions>),
+    Check(Deferred<CheckOptions>),
     /// Print the JSON Schema of a policy file.
     #[command(after_help = examples::SCHEMA)]
     Schema,
@@ -327,14 +329,18 @@ pub const EXIT_USAGE: u8 = crate::error::SETUP_FAILED;
 
 /// The whole command line, for the man page and the shell completions.
 pub fn command() -> clap::Command {
-    Cli::command()
+    let mut command = Cli::command();
+    command.build();
+    command
 }
 
 /// The command line as shells complete it: without hidden commands, and with the
 /// names of profiles, which the policy checks otherwise.
 pub fn for_completion() -> clap::Command {
     let whole = command();
-    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+    // clap adds its `help` again.
+    let is_shown = |command: &&clap::Command| !command.is_hide_set() && command.get_name() != "help";
+    let shown = whole.get_subcommands().filter(is_shown);
     clap::Command::new("cellblock")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(shown.cloned().map(with_values))

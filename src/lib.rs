@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cli::{
-    CellOptions, CheckOptions, Command, HarnessOptions, PlanOptions, PolicyCommand, Refusal, RunAs,
+    CellOptions, CheckOptions, Command, Deferred, HarnessOptions, PlanOptions, PolicyCommand, Refusal, RunAs,
     RunOptions, ShowOptions, VerifyOptions,
 };
 use error::{Error, SETUP_FAILED};
@@ -79,13 +79,13 @@ fn obey(arguments: Vec<OsString>) -> u8 {
     };
     let as_json = cli.command.is_json();
     let result = match cli.command {
-        Command::Run(options) => return run_cell(*options),
-        Command::Plan(options) => match print_plan(*options) {
+        Command::Run(Deferred(options)) => return run_cell(*options),
+        Command::Plan(Deferred(options)) => match print_plan(*options) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Policy(PolicyCommand::Show(options)) => show_policy(*options),
-        Command::Policy(PolicyCommand::Check(options)) => match check_policy(*options) {
+        Command::Policy(PolicyCommand::Show(Deferred(options))) => show_policy(*options),
+        Command::Policy(PolicyCommand::Check(Deferred(options))) => match check_policy(*options) {
             Ok(false) => return 1,
             result => result.map(drop),
         },
@@ -95,7 +95,7 @@ fn obey(arguments: Vec<OsString>) -> u8 {
         Command::Policy(PolicyCommand::Schema) => print(&policy::schema::schema()),
         Command::Man { page } => print_manual(&page),
         Command::Completions { shell } => print(&manual::completions(shell)),
-        Command::Verify(options) => match verify_cell(*options) {
+        Command::Verify(Deferred(options)) => match verify_cell(*options) {
             Ok(false) => return 1,
             result => result.map(drop),
         },

@@ -188,9 +188,9 @@ mod tests {
         let Command::Run(run) = parse(args, |_| unreachable!()).unwrap().command else {
             panic!("{line}");
         };
-        assert_eq!(run.cell.hostname.as_deref(), Some("b"));
-        assert_eq!(run.cell.env, ["A", "B"]);
-        assert_eq!(run.command, ["true", "--env", "C"]);
+        assert_eq!(run.0.cell.hostname.as_deref(), Some("b"));
+        assert_eq!(run.0.cell.env, ["A", "B"]);
+        assert_eq!(run.0.command, ["true", "--env", "C"]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn options(words: &[&str]) -> CellOptions {
     let start = ["cellblock", "policy", "check"];
     let words: Vec<OsString> = start.iter().chain(words).map(OsString::from).collect();
     match cli::parse(words, |fd| panic!("descriptor {fd} is read")).unwrap().command {
-        cli::Command::Policy(PolicyCommand::Check(check)) => check.cell,
+        cli::Command::Policy(PolicyCommand::Check(check)) => check.0.cell,
         other => panic!("{other:?}"),
     }
 }

@@ -58,7 +58,7 @@ fn options<S: AsRef<OsStr>>(flags: &[S]) -> CellOptions {
     let flags = flags.iter().map(AsRef::as_ref);
     let args: Vec<OsString> = start.into_iter().chain(flags).map(Into::into).collect();
     match parse(args).command {
-        Command::Policy(PolicyCommand::Check(check)) => check.cell,
+        Command::Policy(PolicyCommand::Check(check)) => check.0.cell,
         other => panic!("{other:?}"),
     }
 }
@@ -809,7 +809,7 @@ fn the_example_of_the_documentation_loads() {
     let case = Case::new();
     case.file("cell.toml", example);
     let env = |_: &str| None;
-    let policy = load(&run.cell, &env, Path::new(&case.path())).unwrap();
+    let policy = load(&run.0.cell, &env, Path::new(&case.path())).unwrap();
     assert!(policy.channel.is_some() && policy.workspace.is_some());
 }
 
