@@ -1,9 +1,11 @@
 //! The interpreter: each step as the kernel is told of it.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 use super::{Child, Stream};
 use crate::plan::Step;
+use crate::plan::step::{EMPTY_DIRECTORY, EMPTY_FILE};
 use crate::report::Record;
 use crate::sys::clone::exit;
 use crate::sys::{
@@ -12,6 +14,15 @@ use crate::sys::{
 
 /// What the kernel would say of a ruleset that was never made.
 const NO_RULESET: Failure = Failure { call: Call::LandlockRestrictSelf, errno: Errno::EBADF };
+
+/// What covers an entry of this mode. A link would be covered where it leads.
+fn empty(mode: u32) -> Result<&'static CStr> {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => Ok(EMPTY_DIRECTORY),
+        libc::S_IFLNK => Err(Failure { call: Call::Fstat, errno: Errno::ELOOP }),
+        _ => Ok(EMPTY_FILE),
+    }
+}
 
 impl Child<'_> {
     /// Takes one step. `StartProvider` and `Execute` are taken by who calls.
@@ -55,21 +66,11 @@ impl Child<'_> {
                 mount::restrict(&tree, *attributes)?;
                 mount::attach(&tree, path)
             }
-            Step::Mask { path, file, directory, attributes } => match mount::find_inside(path) {
+            Step::Mask { path } => match fd::mode(path) {
+                Ok(mode) => mount::bind_again(empty(mode)?, path),
                 // Of the procfs that was just mounted, so this kernel has no such entry.
                 Err(Failure { errno: Errno::ENOENT, .. }) => Ok(()),
-                found => {
-                    let place = found?;
-                    let tree = if fd::is_directory(place.as_fd())? {
-                        let tree = mount::copy_own(directory)?;
-                        mount::restrict(&tree, *attributes)?;
-                        tree
-                    } else {
-                        // A mount of its own in every cell, which has these attributes.
-                        mount::copy_own(file)?
-                    };
-                    mount::attach_at(&tree, &place)
-                }
+                Err(failure) => Err(failure),
             },
             Step::WriteSysctl { path, value } => fd::write_file(path, value.to_bytes()),
             Step::Seal { path } => mount::restrict_one(path, mount::READ_ONLY),

@@ -64,12 +64,12 @@ fn watch(child: &Child, provider: i32) -> ! {
                 exit(0);
             }
         }
-        if !is_at_rest {
-            // As late as can be: all that runs from here on is the wait.
+        let Some(received) = signal::wait((!is_at_rest).then_some(memory::REST)) else {
+            // All that runs from here on is the wait.
             is_at_rest = true;
             memory::give_back_program();
-        }
-        let received = signal::wait();
+            continue;
+        };
         // What the provider sends to PID 1 is nobody's order.
         if received.from_outside {
             pass_on(provider, received.signal);

@@ -125,11 +125,14 @@ impl Running {
 
     /// Stays with the cell until nothing of it is left.
     pub fn supervise(mut self, mut tell: impl FnMut(Event) -> std::result::Result<(), Error>) -> Ended {
-        let mut is_at_rest = false;
+        let (mut rest, mut is_at_rest) = (None, false);
         loop {
-            let comes_to_rest = self.state.executed && !is_at_rest;
+            if self.state.executed && !is_at_rest {
+                rest.get_or_insert_with(|| Instant::now() + memory::REST);
+            }
+            let comes_to_rest = rest.take_if(|rest| *rest <= Instant::now()).is_some();
             is_at_rest |= comes_to_rest;
-            let ready = match self.poll(comes_to_rest) {
+            let ready = match self.poll(rest, comes_to_rest) {
                 Ok(ready) => ready,
                 Err(errno) => {
                     self.cannot_wait(errno);
@@ -169,7 +172,7 @@ impl Running {
         }
     }
 
-    fn poll(&self, comes_to_rest: bool) -> nix::Result<Ready> {
+    fn poll(&self, rest: Option<Instant>, comes_to_rest: bool) -> nix::Result<Ready> {
         let notices = notices::lock();
         let mut fds = vec![
             PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
@@ -182,7 +185,7 @@ impl Running {
         fds.extend(notices.poll());
         let waits = self.relay.as_ref().is_some_and(Relay::waits_for_its_turn);
         let turn = waits.then(|| Instant::now() + TURN);
-        let next = self.deadline().into_iter().chain(turn).min();
+        let next = self.deadline().into_iter().chain(turn).chain(rest).min();
         let timeout = next.map_or(PollTimeout::NONE, until);
         if comes_to_rest {
             // As late as can be: all that runs from here on is the call itself.

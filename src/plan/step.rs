@@ -84,6 +84,13 @@ impl JsonSchema for Text {
     }
 }
 
+/// What [`Step::Mask`] puts over a file: a mount that every cell has, which may be
+/// neither written nor executed.
+pub const EMPTY_FILE: &CStr = c"dev/null";
+
+/// What it puts over a directory: a mount of the same attributes.
+pub const EMPTY_DIRECTORY: &CStr = c"dev/empty";
+
 /// A part of the set-up, by which errors name where they arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -298,14 +305,6 @@ pub enum Step {
     Mask {
         /// Where.
         path: Text,
-        /// Stands over a file.
-        file: Text,
-        /// Stands over a directory.
-        directory: Text,
-        /// What it may not do.
-        #[serde(serialize_with = "attribute_names")]
-        #[schemars(with = "Vec<String>")]
-        attributes: Attributes,
     },
     /// Writes a sysctl of the cell's own namespaces.
     WriteSysctl {
@@ -503,11 +502,9 @@ impl fmt::Display for Step {
             Step::Cover { source, path, attributes, .. } => {
                 write!(f, "cover /{path} with /{source} ({})", Names(*attributes))
             }
-            Step::Mask { path, file, directory, attributes } => write!(
-                f,
-                "cover /{path}, if there is one, with /{file} or /{directory} ({})",
-                Names(*attributes)
-            ),
+            Step::Mask { path } => {
+                write!(f, "cover /{path}, if there is one, with an empty entry of its kind")
+            }
             Step::WriteSysctl { path, value } => write!(f, "write {value} to /{path}"),
             Step::Seal { path } if path.to_bytes() == b"." => f.write_str("make / read-only"),
             Step::Seal { path } => write!(f, "make /{path} read-only"),

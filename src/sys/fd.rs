@@ -67,9 +67,14 @@ pub fn stat(fd: BorrowedFd) -> Result<libc::stat> {
     Ok(unsafe { stat.assume_init() })
 }
 
-/// Whether `fd` leads to a directory.
-pub fn is_directory(fd: BorrowedFd) -> Result<bool> {
-    Ok(stat(fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR)
+/// The type and the permissions of what stands at `path` itself.
+pub fn mode(path: &CStr) -> Result<u32> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `path` ends in NUL, and `stat` has room for one `struct stat`.
+    let result = unsafe { libc::fstatat(CWD, path.as_ptr(), stat.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
+    check(Call::Fstat, result.into())?;
+    // SAFETY: fstatat succeeded, so it filled the struct.
+    Ok(unsafe { stat.assume_init() }.st_mode)
 }
 
 /// Fails with ESTALE unless `fd` leads to the file that was `expected`.

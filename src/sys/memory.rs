@@ -1,8 +1,13 @@
 //! The memory of this process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::Errno;
+
+/// How long a process waits before it gives back its program: a short run would
+/// only bring the pages back at its end.
+pub const REST: Duration = Duration::from_millis(100);
 
 /// Gives back the pages of the program itself. Those that are still needed come
 /// back from the page cache as they are touched: while the provider runs, its

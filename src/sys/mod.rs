@@ -81,6 +81,7 @@ calls! {
     LandlockRestrictSelf "landlock_restrict_self"
     Mkdirat "mkdirat"
     Mknodat "mknodat"
+    Mount "mount"
     MountSetattr "mount_setattr"
     MoveMount "move_mount"
     Open "openat"

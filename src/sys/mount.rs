@@ -57,11 +57,11 @@ fn configure(
 ///
 /// The file must be the one that was found when the plan was made.
 pub fn copy(path: &CStr, expected: Option<Identity>) -> Result<OwnedFd> {
-    let source = open_path(CWD, path)?;
-    if let Some(expected) = expected {
-        must_be(source.as_fd(), expected)?;
-    }
-    copy_descriptor(&source)
+    let Some(expected) = expected else { return copy_descriptor(&open_path(CWD, path)?) };
+    // Whatever the path goes through, the root of the copy is that file or no other.
+    let tree = open_tree(CWD, path, libc::AT_SYMLINK_NOFOLLOW)?;
+    must_be(tree.as_fd(), expected)?;
+    Ok(tree)
 }
 
 /// As [`copy`], of a path in the new root.
@@ -79,19 +79,25 @@ pub fn must_be_inside(path: &CStr, expected: Identity) -> Result<()> {
     must_be(open_path_beneath(CWD, path)?.as_fd(), expected)
 }
 
-/// As [`copy_inside`], of what the cell itself was given at that path: nothing of
-/// the host's stands there, and no link.
-pub fn copy_own(path: &CStr) -> Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32;
-    // SAFETY: the path ends in a NUL byte.
-    let tree = unsafe { libc::syscall(libc::SYS_open_tree, CWD, path.as_ptr(), flags) };
-    check(Call::OpenTree, tree).map(owned)
+/// mount(2) of a mount of the new tree at one more path of it. The second has the
+/// attributes of the first. Both paths are followed where they are
+/// links. A directory over a file, or the reverse, is ENOTDIR, and then the kernel
+/// waits for all processors to let go of the copy.
+pub fn bind_again(mount: &CStr, path: &CStr) -> Result<()> {
+    // SAFETY: both paths end in NUL; a bind takes neither a type nor data.
+    let result =
+        unsafe { libc::mount(mount.as_ptr(), path.as_ptr(), ptr::null(), libc::MS_BIND, ptr::null()) };
+    check(Call::Mount, result.into()).map(drop)
 }
 
 fn copy_descriptor(source: &OwnedFd) -> Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as u32;
-    // SAFETY: the path is an empty string.
-    let tree = unsafe { libc::syscall(libc::SYS_open_tree, source.as_raw_fd(), c"".as_ptr(), flags) };
+    open_tree(source.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+}
+
+fn open_tree(dir: RawFd, path: &CStr, flags: libc::c_int) -> Result<OwnedFd> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | (flags | libc::AT_RECURSIVE) as u32;
+    // SAFETY: `path` ends in NUL.
+    let tree = unsafe { libc::syscall(libc::SYS_open_tree, dir, path.as_ptr(), flags) };
     check(Call::OpenTree, tree).map(owned)
 }
 
@@ -141,16 +147,7 @@ fn set_attributes(
 
 /// Attaches a tree to a path of the new root, over what is there.
 pub fn attach(tree: &OwnedFd, path: &CStr) -> Result<()> {
-    attach_at(tree, &find_inside(path)?)
-}
-
-/// A path of the new root, through no symbolic link.
-pub fn find_inside(path: &CStr) -> Result<OwnedFd> {
-    open_path_beneath(CWD, path)
-}
-
-/// Attaches a tree over what a descriptor leads to.
-pub fn attach_at(tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
+    let target = open_path_beneath(CWD, path)?;
     let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, target.as_raw_fd(), c"", flags)
 }

@@ -1,6 +1,7 @@
 //! Signals as init and the provider's process see them.
 
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use super::{Call, Errno, Result, check};
 
@@ -92,11 +93,15 @@ pub struct Received {
     pub from_outside: bool,
 }
 
-/// Waits for the next signal; all must be blocked.
+/// Waits for the next signal, for at most `rest` where it is given; all must be blocked.
 ///
 /// The bare call, as the C library's would bring back far more of the program
 /// than [`give_back_program`](super::memory::give_back_program) has left.
-pub fn wait() -> Received {
+pub fn wait(rest: Option<Duration>) -> Option<Received> {
+    let rest = rest.map(|rest| libc::timespec {
+        tv_sec: rest.as_secs() as libc::time_t,
+        tv_nsec: rest.subsec_nanos().into(),
+    });
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let all = u64::MAX;
     loop {
@@ -106,14 +111,17 @@ pub fn wait() -> Received {
                 libc::SYS_rt_sigtimedwait,
                 &raw const all,
                 info.as_mut_ptr(),
-                std::ptr::null::<libc::timespec>(),
+                rest.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
                 size_of_val(&all),
             )
         };
+        if signal < 0 && Errno::last() == Errno::EAGAIN {
+            return None;
+        }
         if signal > 0 {
             // SAFETY: the call filled it; a sender outside the namespace has no id here and shows as 0.
             let sender = unsafe { info.assume_init_ref().si_pid() };
-            return Received { signal: signal as i32, from_outside: sender == 0 };
+            return Some(Received { signal: signal as i32, from_outside: sender == 0 });
         }
     }
 }

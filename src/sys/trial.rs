@@ -62,6 +62,7 @@ pub const CHILD: &[Harmless] = &[
     Harmless::new("fsconfig", libc::SYS_fsconfig),
     Harmless::new("fsmount", libc::SYS_fsmount),
     Harmless::new("open_tree", libc::SYS_open_tree),
+    Harmless::new("mount", libc::SYS_mount),
     Harmless::new("mount_setattr", libc::SYS_mount_setattr),
     Harmless::new("move_mount", libc::SYS_move_mount),
     Harmless::new("pivot_root", libc::SYS_pivot_root),

@@ -83,7 +83,7 @@ fn verify_finds_each_cover_that_is_missing() {
     // One that every kernel has as a file, and one that every kernel has as a directory.
     for name in ["cmdline", "bus"] {
         let path = format!("proc/{name}");
-        let tampering = ["-P", &path, "-e", "trace=openat2", "-e", "inject=openat2:error=ENOENT"];
+        let tampering = ["-P", &path, "-e", "trace=newfstatat", "-e", "inject=newfstatat:error=ENOENT"];
         let output = tampered(&user, &tampering, &["verify", "--ro-bind", "/opt", "--json"]);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");

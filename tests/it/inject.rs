@@ -90,9 +90,11 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::MakeFile { content, .. } if content.is_empty() => vec![fatal("openat"), CLOSE],
         Step::MakeFile { .. } => written.to_vec(),
         Step::Bind { identity, .. } => {
-            let mut calls = all(&["openat2"]);
-            calls.extend(identity.map(|_| fatal("fstat")));
-            calls.extend([fatal("open_tree"), CLOSE, fatal("mount_setattr")]);
+            let mut calls = match identity {
+                Some(_) => all(&["open_tree", "fstat"]),
+                None => vec![fatal("openat2"), fatal("open_tree"), CLOSE],
+            };
+            calls.push(fatal("mount_setattr"));
             calls.extend(ATTACH);
             calls
         }
@@ -118,14 +120,9 @@ fn calls(step: &Step) -> Vec<Call> {
             calls
         }
         Step::Mask { path, .. } => {
-            let there = Path::new("/").join(path.to_string()).exists();
-            let found = Call("openat2", Answer(Errno::ENOENT, "this kernel has no such entry"));
-            let restricted = fatal("mount_setattr");
-            let is_directory = Path::new("/").join(path.to_string()).is_dir();
-            let mut rest = vec![fatal("fstat"), fatal("open_tree")];
-            rest.extend(Some(restricted).filter(|_| is_directory));
-            rest.extend([fatal("move_mount"), CLOSE, CLOSE]);
-            [found].into_iter().chain(rest.into_iter().filter(|_| there)).collect()
+            let is_there = Path::new("/").join(path.to_string()).exists();
+            let looked_at = Call("fstat", Answer(Errno::ENOENT, "this kernel has no such entry"));
+            [looked_at].into_iter().chain(is_there.then_some(fatal("mount"))).collect()
         }
         Step::MakeWhiteout { .. } => vec![Call("mknodat", Told(AGAIN))],
         Step::MustBe { .. } => vec![fatal("openat2"), fatal("fstat"), CLOSE],
@@ -230,7 +227,7 @@ const LAUNCHERS: [&str; 10] = [
 ];
 
 /// System calls by number, under the names that messages use.
-const NAMES: [(i64, &str); 59] = [
+const NAMES: [(i64, &str); 60] = [
     (libc::SYS_brk, "brk"),
     (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
@@ -284,6 +281,7 @@ const NAMES: [(i64, &str); 59] = [
     (libc::SYS_socketpair, "socketpair"),
     (libc::SYS_symlinkat, "symlinkat"),
     (libc::SYS_umask, "umask"),
+    (libc::SYS_mount, "mount"),
     (libc::SYS_umount2, "umount2"),
     (libc::SYS_mknodat, "mknodat"),
     (libc::SYS_unlinkat, "unlinkat"),
@@ -370,11 +368,11 @@ impl Scenario {
         let cli = cli::parse(words.collect(), |_| unreachable!()).unwrap();
         let Cli::Run(run) = cli.command else { unreachable!() };
         let ids = Ids { started_by_root: self.by_root, ..self.site.ids };
-        let policy = load(&run.cell, &|_| None, self.site.root()).unwrap();
+        let policy = load(&run.0.cell, &|_| None, self.site.root()).unwrap();
         let request = Request {
             command: self.provider().map(OsString::from).to_vec(),
-            gate: run.report.is_some() || run.test.verify,
-            test: run.test.verify,
+            gate: run.0.report.is_some() || run.0.test.verify,
+            test: run.0.test.verify,
             terminal: self.terminal,
             ..Request::default()
         };

@@ -129,7 +129,17 @@ fn no_mount_of_the_host_is_left() {
 fn no_mount_has_set_id_files_and_what_is_not_to_change_is_read_only() {
     let Some(ground) = Ground::new() else { return };
     let own = ground.fixture.get("OWN");
-    let fixed = ["/usr", "/etc", "/var/lib", "/sys", "/proc", "/work", PROBE, ground.fixture.get("CHANNEL")];
+    let fixed = [
+        "/usr",
+        "/etc",
+        "/var/lib",
+        "/sys",
+        "/proc",
+        "/work",
+        "/dev/empty",
+        PROBE,
+        ground.fixture.get("CHANNEL"),
+    ];
     for line in &ground.show(&[], &["mountinfo"])["mountinfo"] {
         let mut fields = line.split(' ').skip(4);
         let (place, options) = (fields.next().unwrap(), fields.next().unwrap());

@@ -231,6 +231,11 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
         Content::Bind { source, .. } if node.is_built_in() => !policy.run.hides(source),
         _ => true,
     });
+    if outermost.is_empty()
+        && !tree.nodes.values().any(|node| matches!(node.content, Content::Overlay { .. }))
+    {
+        return Ok(Vec::new());
+    }
     let mut report = Vec::new();
     let mut shown: BTreeSet<&Path> = BTreeSet::new();
     for view in views(tree) {

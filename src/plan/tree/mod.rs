@@ -93,8 +93,6 @@ enum Content {
         is_directory: bool,
         attributes: Attributes,
     },
-    /// Something empty over an entry of the cell's own `/proc`, if it has that.
-    Mask,
     /// In the root's own tmpfs.
     Directory,
     Symlink {
@@ -113,7 +111,7 @@ impl Content {
             Content::Fresh { .. } | Content::Sealed | Content::Directory => true,
             Content::Cover { is_directory, .. } => *is_directory,
             // Nothing stands in it either way.
-            Content::Mask | Content::Symlink { .. } | Content::File { .. } => false,
+            Content::Symlink { .. } | Content::File { .. } => false,
         }
     }
 
@@ -142,8 +140,7 @@ impl Content {
             Content::Bind { .. }
             | Content::Overlay { .. }
             | Content::Stubs { .. }
-            | Content::Cover { .. }
-            | Content::Mask => true,
+            | Content::Cover { .. } => true,
             Content::Fresh { filesystem, .. } => *filesystem != TMPFS,
             Content::Sealed | Content::Directory | Content::Symlink { .. } | Content::File { .. } => false,
         }
@@ -239,7 +236,7 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     tree.names_of_links(policy);
     tree.devices(policy)?;
     let hidden = hide::apply(&mut tree, &hide::with_unreadable(policy, host))?;
-    overlap::pin_parents(&mut tree);
+    overlap::pin_parents(&mut tree)?;
     steps::order(tree, policy, with_rights, hidden)
 }
 
@@ -482,6 +479,20 @@ impl<'a> Tree<'a> {
         around
             .map(|(place, outer)| (place.as_path(), outer))
             .find(|(_, outer)| overlap::inherits(node, outer))
+    }
+
+    /// Every entry in order, with those that it lies in, the nearest last.
+    fn each<'t>(
+        &'t self,
+        mut tell: impl FnMut(&'t Path, &'t Node, &[(&'t Path, &'t Node)]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut around: Vec<(&Path, &Node)> = Vec::new();
+        for (place, node) in &self.nodes {
+            while around.pop_if(|(outer, _)| !place.starts_with(outer)).is_some() {}
+            tell(place, node, &around)?;
+            around.push((place, node));
+        }
+        Ok(())
     }
 
     /// The nearest entry that `place` lies in.

@@ -61,17 +61,17 @@ pub(super) fn inherits(node: &Node, outer: &Node) -> bool {
 /// narrower entry in it. The entry's own place cannot be renamed, as something
 /// is mounted there; but one above it could be, with the entry, and another one
 /// made in its stead.
-pub(super) fn pin_parents(tree: &mut Tree) {
+pub(super) fn pin_parents(tree: &mut Tree) -> Result<(), Error> {
     let mut pins = Vec::new();
-    for (place, node) in &tree.nodes {
-        let Some((around, outer)) = tree.holder(place) else { continue };
+    tree.each(|place, node, around| {
+        let Some(&(around, outer)) = around.last() else { return Ok(()) };
         let (source, attributes) = match &outer.content {
             Content::Bind { source, attributes, .. } => (source, *attributes),
             Content::Stubs { source, .. } => (source, VIEW),
-            _ => continue,
+            _ => return Ok(()),
         };
         if attributes & READ_ONLY != 0 || !inherits(node, outer) {
-            continue;
+            return Ok(());
         }
         for between in place.ancestors().skip(1).take_while(|above| *above != around) {
             if let Content::Stubs { .. } = outer.content {
@@ -87,8 +87,10 @@ pub(super) fn pin_parents(tree: &mut Tree) {
                 pins.push((between.to_owned(), Node { content, ..outer.clone() }));
             }
         }
-    }
+        Ok(())
+    })?;
     tree.nodes.extend(pins);
+    Ok(())
 }
 
 /// Where a narrower entry is wanted all the same: a read-only view in a
@@ -140,9 +142,9 @@ fn check_mount_point(tree: &Tree, entry: Entry, holder: Entry) -> Result<(), Err
 /// What the run can move or remove all the same, for the evidence: a mount keeps
 /// its place from being renamed or removed in the mount namespaces that it stands
 /// in, and in nested mode the run can make one without it.
-pub(super) fn note_of_nested(tree: &Tree, policy: &Policy, entry: Entry) -> Option<String> {
+pub(super) fn note_of_nested(policy: &Policy, entry: Entry, holder: Option<Entry>) -> Option<String> {
     let (place, node) = entry;
-    let (around, outer) = tree.holder(place)?;
+    let (around, outer) = holder?;
     let takes_writes = match &outer.content {
         Content::Bind { attributes, .. } => attributes & READ_ONLY == 0,
         Content::Stubs { .. } => true,

@@ -1,11 +1,10 @@
 //! `/proc`: fresh, and in a sealed cell without what speaks of the host.
 
-use std::path::Path;
-
 use super::{Content, Tree};
 use crate::plan::landlock::Grant;
+use crate::plan::step::{EMPTY_DIRECTORY, Step, Text};
 use crate::policy::Mode;
-use crate::sys::mount::{Attributes, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+use crate::sys::mount::{NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 
 /// Entries of `/proc` that speak of the host or command it. Each one that the
 /// cell's own procfs has is covered, whatever the launcher's `/proc` shows.
@@ -73,15 +72,8 @@ pub const MASKS: [&str; 55] = [
     "zoneinfo",
 ];
 
-/// What stands over a file.
-pub(super) const NULL: &str = "/dev/null";
-
-/// What stands over a directory: nothing is mounted on it, and nobody else may
-/// put anything there.
-pub(super) const EMPTY: &str = "/dev/empty";
-
-/// What neither may do. A device on a `nodev` mount could not be opened.
-pub(super) const ATTRIBUTES: Attributes = READ_ONLY | NO_SUID | NO_EXEC;
+/// Nothing is mounted on it, and nobody else may put anything there.
+const EMPTY: &str = "/dev/empty";
 
 impl Tree<'_> {
     pub(super) fn proc(&mut self, mode: Mode) {
@@ -90,17 +82,23 @@ impl Tree<'_> {
         let options = vec![("hidepid", "ptraceable".to_owned())];
         let attributes = NO_SUID | NO_DEV | NO_EXEC;
         self.put_own("/proc", Content::Fresh { filesystem: "proc", options, attributes }, Grant::Read);
-        if mode == Mode::Nested {
-            // One covered entry makes the kernel refuse an inner /proc
-            // (mount_too_revealing).
-            return;
+        if mode == Mode::Sealed {
+            self.put_own(EMPTY, Content::Directory, Grant::Nothing);
         }
-        self.put_own(EMPTY, Content::Directory, Grant::Nothing);
-        for name in MASKS {
-            self.put_own(Path::new("/proc").join(name), Content::Mask, Grant::Nothing);
-        }
-        let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
-        let sys = Content::Cover { source: "/proc/sys".into(), inode: None, is_directory: true, attributes };
-        self.put_own("/proc/sys", sys, Grant::Nothing);
     }
+}
+
+/// The covers of `/proc`. One covered entry makes the kernel refuse an inner
+/// `/proc` (mount_too_revealing), so a nested cell has none.
+pub(super) fn covers(mode: Mode) -> Vec<Step> {
+    if mode == Mode::Nested {
+        return Vec::new();
+    }
+    let [empty, path] = [EMPTY_DIRECTORY, EMPTY_DIRECTORY].map(Text::from);
+    let attributes = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
+    let mut steps = vec![Step::Cover { source: empty, inode: None, path, attributes }];
+    steps.extend(
+        MASKS.iter().filter_map(|name| Text::new(format!("proc/{name}"))).map(|path| Step::Mask { path }),
+    );
+    steps
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{Content, Hidden, Node, TMPFS, Tree, VIEW, hide, overlap, proc, text, text_of};
+use super::{Content, Hidden, TMPFS, Tree, VIEW, hide, overlap, proc, text, text_of};
 use crate::error::Error;
 use crate::host::File;
 use crate::plan::landlock::{access, allow};
@@ -39,41 +39,39 @@ pub(super) fn order(
     let mut steps = Steps::new(&tree);
     let (mut rules, mut notes) = (Vec::new(), std::mem::take(&mut tree.notes));
     let mut directories = BTreeSet::from([PathBuf::from("/")]);
-    for (place, node) in &tree.nodes {
-        let holder = tree.holder(place);
-        if let Some(holder) = &holder {
+    tree.each(|place, node, around| {
+        let holder = around.last();
+        if let Some(holder) = holder {
             overlap::check(&tree, policy, (place, node), *holder)?;
         }
         notes.extend(overlap::note(&tree, policy, (place, node), with_rights));
-        notes.extend(overlap::note_of_nested(&tree, policy, (place, node)));
+        notes.extend(overlap::note_of_nested(policy, (place, node), holder.copied()));
 
         let is_ours = holder.is_none_or(|(_, holder)| !holder.content.shows_what_is_there());
-        if is_ours && !matches!(node.content, Content::Cover { .. } | Content::Mask) {
+        if is_ours && !matches!(node.content, Content::Cover { .. }) {
             make_parents(place, &mut directories, &mut steps.mounts)?;
             make_place(place, &node.content, &mut steps.mounts)?;
         }
         // Made, or found in a view: it stands from here on.
         if node.content.is_directory() {
-            directories.insert(place.clone());
+            directories.insert(place.to_owned());
         }
         steps.mount(place, &node.content)?;
         if with_rights {
             let abi = tree.host.landlock;
             let wanted = access(abi, node.grant, node.content.is_directory());
             // Rights add up along a path: what is granted above need not be said twice.
-            if wanted & !granted_above(&tree, abi, place) != 0 {
+            let above = around.iter().fold(0, |above, (_, outer)| above | access(abi, outer.grant, true));
+            if wanted & !above != 0 {
                 rules.push(allow(text(place)?, wanted));
             }
         }
-    }
+        Ok(())
+    })?;
+    steps.covers.extend(proc::covers(policy.mode));
     let (mounts, covers) = steps.finish()?;
     let Tree { prepare, work_directory, .. } = tree;
     Ok(Built { mounts, covers, rules, notes, prepare, hidden, work_directory })
-}
-
-fn granted_above(tree: &Tree, abi: u32, place: &Path) -> u64 {
-    let above = place.ancestors().skip(1).filter_map(|above| tree.nodes.get(above));
-    above.fold(0, |granted, node: &Node| granted | access(abi, node.grant, true))
 }
 
 fn make_parents(place: &Path, made: &mut BTreeSet<PathBuf>, steps: &mut Vec<Step>) -> Result<(), Error> {
@@ -199,12 +197,6 @@ impl Steps {
                 inode: *inode,
                 path,
                 attributes: *attributes,
-            }),
-            Content::Mask => self.covers.push(Step::Mask {
-                path,
-                file: text(relative(Path::new(proc::NULL)))?,
-                directory: text(relative(Path::new(proc::EMPTY)))?,
-                attributes: proc::ATTRIBUTES,
             }),
             Content::Directory | Content::Symlink { .. } | Content::File { .. } => {}
         }
