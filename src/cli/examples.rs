@@ -7,8 +7,8 @@ macro_rules! exit_status_of_run {
 Exit status:
   the provider's own, or
   124  the timeout ended the run
-  125  the cell failed before the provider ran, --verify found a leak, or an error came
-       after the provider ended, such as lost output
+  125  the command line or policy is wrong, the cell failed before the provider ran,
+       --verify found a leak, or an error came after the provider ended
   126  the command cannot be executed
   127  the command was not found
   128+N  signal N ended the provider"
@@ -120,11 +120,19 @@ Exit status:
 
 pub(super) const SCHEMA: &str = "\
 Examples:
-  cellblock policy schema > cellblock-policy.json";
+  cellblock policy schema > cellblock-policy.json
+
+Exit status:
+  0    it was printed
+  125  the command line is wrong, or it could not be written";
 
 pub(super) const PROFILE: &str = "\
 Examples:
-  cellblock policy profile claude > cell.toml";
+  cellblock policy profile claude > cell.toml
+
+Exit status:
+  0    it was printed
+  125  the command line is wrong, or it could not be written";
 
 pub(super) const MAN: &str = "\
 Examples:
@@ -140,4 +148,8 @@ pub(super) const COMPLETIONS: &str = "\
 Examples:
   source <(cellblock completions bash)
   cellblock completions zsh > ~/.zfunc/_cellblock
-  cellblock completions fish > ~/.config/fish/completions/cellblock.fish";
+  cellblock completions fish > ~/.config/fish/completions/cellblock.fish
+
+Exit status:
+  0    it was printed
+  125  the command line is wrong, or it could not be written";

@@ -265,7 +265,7 @@ mod tests {
     fn help_and_version_are_no_failure() {
         for (line, text) in [
             ("cellblock --version", env!("CARGO_PKG_VERSION")),
-            ("cellblock --help", "125  the cell failed"),
+            ("cellblock --help", "125  the command line"),
             ("cellblock run --help", "SRC:DEST holds one colon"),
         ] {
             let Refusal::Help(help) = refusal(line) else { panic!("{line}") };

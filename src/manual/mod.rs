@@ -76,7 +76,8 @@ fn of_command(command: &Command) -> std::io::Result<String> {
     if command.get_arguments().any(|argument| argument.get_id() == "policy")
         || command.get_name() == "cellblock"
     {
-        files(&mut rest);
+        entries(&mut rest, "ENVIRONMENT", &ENVIRONMENT);
+        entries(&mut rest, "FILES", &FILES);
     }
     rest.control("SH", ["SEE ALSO"]);
     rest.text([bold("cellblock"), roman("(1), "), bold("cellblock-policy"), roman("(5)")]);
@@ -104,22 +105,29 @@ fn example<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     roff.control("EE", []);
 }
 
-fn files(roff: &mut Roff) {
-    roff.control("SH", ["FILES"]);
-    for (file, words) in [
-        ("FILE.toml", "A policy, named by `--policy` or by `extends`: cellblock-policy(5)."),
-        ("/work", "In the cell: the workspace, if a policy file does not put it elsewhere."),
-        (
-            "/home/agent",
-            "In the cell: the provider's home, in memory if the policy shows no directory there.",
-        ),
-        (
-            "/var/tmp/cell-*",
-            "On the host, or in TMPDIR: the fixture of `demo`, and of `verify` without a policy. It is removed at the end.",
-        ),
-    ] {
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("SUDO_UID, SUDO_GID", "Started by root: the user and group of the cell, if `--run-as` names no others."),
+    ("TMPDIR", "Where the fixture of `demo`, and of `verify` without a policy, is made."),
+    ("HOME, PATH", "Where `policy check`, warnings and remedies look for homes and programs."),
+    ("NO_COLOR, CLICOLOR, CLICOLOR_FORCE", "Whether messages have colour."),
+];
+
+const FILES: [(&str, &str); 4] = [
+    ("FILE.toml", "A policy, named by `--policy` or by `extends`: cellblock-policy(5)."),
+    ("/work", "In the cell: the workspace, if a policy file does not put it elsewhere."),
+    ("/home/agent", "In the cell: the provider's home, in memory if the policy shows no directory there."),
+    (
+        "/var/tmp/cell-*",
+        "On the host, or in TMPDIR: the fixture of `demo`, and of `verify` without a policy. It is removed at the end.",
+    ),
+];
+
+/// A section of names, each with its words below it.
+fn entries(roff: &mut Roff, heading: &str, entries: &[(&str, &str)]) {
+    roff.control("SH", [heading]);
+    for (name, words) in entries {
         roff.control("TP", []);
-        roff.text([bold(file)]);
+        roff.text([bold(*name)]);
         roff.text(words_of(words));
     }
 }
@@ -141,7 +149,7 @@ mod tests {
         let files: Vec<&str> = pages.iter().map(|page| &*page.file).collect();
         assert!(files.starts_with(&["cellblock.1", "cellblock-run.1"]), "{files:?}");
         assert!(!files.iter().any(|file| file.contains("demo-")), "{files:?}");
-        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES", "\"SEE ALSO\""] {
+        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "\"SEE ALSO\""] {
             for name in ["cellblock", "run", "cellblock-verify.1", "plan"] {
                 let text = find(name).unwrap().text;
                 assert!(text.contains(&format!(".SH {section}\n")), "{section} of {name}\n{text}");
