@@ -327,9 +327,10 @@ fn own_layer() -> impl TypedValueParser<Value = Layer> {
 /// before the provider's exec.
 pub const EXIT_USAGE: u8 = crate::error::SETUP_FAILED;
 
-/// The whole command line, for the man page and the shell completions.
+/// The whole command line, for the man page and the shell completions, without the
+/// command `help`, which would repeat all others.
 pub fn command() -> clap::Command {
-    let mut command = Cli::command();
+    let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     command
 }
@@ -338,9 +339,7 @@ pub fn command() -> clap::Command {
 /// names of profiles, which the policy checks otherwise.
 pub fn for_completion() -> clap::Command {
     let whole = command();
-    // clap adds its `help` again.
-    let is_shown = |command: &&clap::Command| !command.is_hide_set() && command.get_name() != "help";
-    let shown = whole.get_subcommands().filter(is_shown);
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
     clap::Command::new("cellblock")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(shown.cloned().map(with_values))

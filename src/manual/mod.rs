@@ -23,10 +23,8 @@ pub struct Page {
 
 /// All pages, that of the program first.
 pub fn pages() -> Vec<Page> {
-    let mut command = cli::command().disable_help_subcommand(true);
-    command.build();
     let mut pages = Vec::new();
-    add(&mut pages, &command);
+    add(&mut pages, &cli::command());
     pages.push(Page { file: "cellblock-policy.5".to_owned(), text: policy::page() });
     pages
 }
@@ -148,7 +146,7 @@ mod tests {
         let pages = pages();
         let files: Vec<&str> = pages.iter().map(|page| &*page.file).collect();
         assert!(files.starts_with(&["cellblock.1", "cellblock-run.1"]), "{files:?}");
-        assert!(!files.iter().any(|file| file.contains("demo-")), "{files:?}");
+        assert!(!files.iter().any(|file| file.contains("demo-") || file.contains("help")), "{files:?}");
         for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "\"SEE ALSO\""] {
             for name in ["cellblock", "run", "cellblock-verify.1", "plan"] {
                 let text = find(name).unwrap().text;

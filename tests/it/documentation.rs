@@ -126,7 +126,10 @@ fn the_manual_has_every_option_and_no_other() {
     let quoted =
         flags.split('`').skip(1).step_by(2).filter(|words| words.starts_with("--") && words.len() > 2);
     let written = quoted.map(|words| words.split(' ').next().unwrap().to_owned());
-    assert_eq!(written.collect::<BTreeSet<_>>(), options(&cellblock::cli::command()));
+    let command = cellblock::cli::command();
+    let mut known = options(&command);
+    known.retain(|option| !["--help", "--version"].contains(&option.as_str()));
+    assert_eq!(written.collect::<BTreeSet<_>>(), known);
 }
 
 #[test]
