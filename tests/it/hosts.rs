@@ -56,13 +56,14 @@ fn a_chroot_is_named() {
     site.directory("root");
     let enter = "cd root && for d in usr etc proc dev var; do mkdir $d && mount --rbind /$d $d; done && \
                  ln -s usr/bin usr/lib usr/lib64 usr/sbin . && cp $RUN cellblock";
-    let start = "exec chroot . setpriv --reuid $ID --regid $GID --clear-groups /cellblock run -- true";
+    let start =
+        "exec /usr/sbin/chroot . setpriv --reuid $ID --regid $GID --clear-groups /cellblock run -- true";
     let output = as_root(&site, &format!("{enter} && {start}"));
     says(&output, &["namespaces: ", "EPERM", "runs in a chroot"], &["sudo", "RestrictNamespaces"]);
     let output = as_root(
         &site,
         &format!(
-            "rm -rf root && mkdir root && {enter} && exec chroot . /cellblock run --run-as $ID:$GID -- true"
+            "rm -rf root && mkdir root && {enter} && exec /usr/sbin/chroot . /cellblock run --run-as $ID:$GID -- true"
         ),
     );
     says(&output, &["namespaces: ", "EPERM", "runs in a chroot"], &["sudo", "ordinary user"]);

@@ -43,7 +43,10 @@ impl Site {
         chown(site.root(), Some(uid), Some(gid)).unwrap();
         let program = env!("CARGO_BIN_EXE_cellblock");
         if fs::hard_link(program, site.program()).is_err() {
-            fs::copy(program, site.program()).unwrap();
+            // Not by this process: a child that another test forks meanwhile would hold the
+            // copy open for writing, and exec answer ETXTBSY.
+            let copied = Command::new("cp").args([program.as_ref(), site.program().as_os_str()]).status();
+            assert!(copied.is_ok_and(|status| status.success()), "cp");
         }
         let userns = site.beside("/usr/bin/unshare", &["--user", "true"]);
         let userns = userns.is_ok_and(|output| output.status.success());
