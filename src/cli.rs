@@ -271,7 +271,7 @@ pub struct CellOptions {
     /// Choose the network of the cell.
     #[arg(long, value_name = "NETWORK", help_heading = "Layers")]
     pub net: Option<NetworkMode>,
-    /// Install the system call filter FILTER: provider, nested or provider-set-gid. A path, such
+    /// Install the system call filter FILTER: provider, nested, or either with -set-gid behind it. A path, such
     /// as ./own.bpf or own.json, installs that filter as well.
     #[arg(long, value_name = "FILTER", help_heading = "Layers")]
     pub seccomp: Vec<String>,

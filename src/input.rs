@@ -1,9 +1,9 @@
 //! What the caller hands over to be read, bounded in size and in time.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// What the kernel answers; EFBIG where there are more than `limit` bytes, and
-/// ETIMEDOUT where a FIFO or a device does not come to its end.
+/// What the kernel answers; EFBIG where there are more than `limit` bytes,
+/// ETIMEDOUT where a FIFO does not come to its end, and ENOTSUP for a device.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    // To open a device may be to command it, as a watchdog.
+    refuse_device(&fs::metadata(path)?)?;
     // Opening a FIFO waits for a writer, without the flag.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     read_from(&OpenOptions::new().read(true).custom_flags(flags).open(path)?, limit)
@@ -32,7 +34,9 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// As those of [`read`].
 pub fn read_from(file: &File, limit: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    if file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    refuse_device(&metadata)?;
+    if metadata.is_file() {
         file.take(limit + 1).read_to_end(&mut content)?;
         return if content.len() as u64 > limit { Err(Errno::EFBIG.into()) } else { Ok(content) };
     }
@@ -51,6 +55,12 @@ pub fn read_from(file: &File, limit: u64) -> io::Result<Vec<u8>> {
             return Err(Errno::EFBIG.into());
         }
     }
+}
+
+/// A terminal or another device has no end, or is read as nothing.
+fn refuse_device(metadata: &Metadata) -> io::Result<()> {
+    let kind = metadata.file_type();
+    if kind.is_char_device() || kind.is_block_device() { Err(Errno::ENOTSUP.into()) } else { Ok(()) }
 }
 
 /// Waits until reading does not. A FIFO that nobody has ever opened for writing

@@ -199,7 +199,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     if options.json {
         print(&serde_json::to_string_pretty(&document).expect("plain values serialize"))?;
     } else {
-        print(&verify::table(&document, options.strict, Look::of_stdout()))?;
+        print(&verify::table(&document, options.strict, options.verbose, Look::of_stdout()))?;
     }
     Ok(document.sound)
 }
@@ -298,8 +298,9 @@ fn check_policy(options: CheckOptions) -> Result<bool, Error> {
     let policy = host::links::followed(&policy, |_| true).map_or(policy, |(policy, _)| policy);
     // Root may check a policy without a word on who shall run it.
     let ids = launch::ids::resolve(options.cell.run_as).ok();
-    let mut warnings: Vec<lint::Warning> = unused.iter().map(|name| lint::unused_variable(name)).collect();
-    warnings.extend(lint::lint(&policy, &lint::Facts::probe(&policy, &options.cell.policy, ids)));
+    let facts = lint::Facts::probe(&policy, &options.cell.policy, ids);
+    let mut warnings = lint::unused_variables(&policy, &unused);
+    warnings.extend(lint::lint(&policy, &facts));
     let words: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
     print(&match options.json {
         true => serde_json::to_string_pretty(&lint::Report::new(&warnings)).expect("plain values"),

@@ -15,7 +15,7 @@ pub fn run(child: &Child) -> ! {
     let mut provider = None;
     for (index, step) in child.plan.init.iter().enumerate() {
         let result = match step {
-            Step::StartProvider => start_provider(child).map(|pid| provider = Some(pid)),
+            Step::StartProvider => start_provider(child).map(|pid| provider = Some((index, pid))),
             step => child.apply(step, &mut None),
         };
         if let Err(failure) = result {
@@ -23,7 +23,15 @@ pub fn run(child: &Child) -> ! {
         }
     }
     match provider {
-        Some(provider) => watch(child, provider),
+        Some((step, provider)) => {
+            if let Err(failure) = fd::close_all_but(child.status) {
+                // The report may be closed already.
+                let record = Record::Failed { step: step as u32, failure };
+                let _ = fd::write(child.status, &record.encode());
+                exit(125)
+            }
+            watch(child, provider)
+        }
         None => exit(125),
     }
 }
@@ -41,9 +49,6 @@ fn start_provider(init: &Child) -> crate::sys::Result<i32> {
 /// Reaps and forwards until the provider's process has ended; the kernel then
 /// ends everything else in the cell together with PID 1.
 fn watch(child: &Child, provider: i32) -> ! {
-    if fd::close_all_but(child.status).is_err() {
-        exit(125);
-    }
     let mut is_at_rest = false;
     loop {
         while let Some(change) = signal::next_change() {

@@ -1,22 +1,34 @@
 //! What other launchers call what has another name here, or none.
 
-/// A flag of bubblewrap, Docker, landrun or srt that is no flag here, and what
+/// A flag of bubblewrap, Docker, firejail, landrun, nsjail or srt that is no flag here, and what
 /// to write instead.
 const HABITS: &[(&[&str], &str)] = &[
     // Views.
-    (&["--ro", "--read-only-bind", "--allow-read", "--ro-bind-try"], "write '--ro-bind SRC[:DEST]'"),
+    (
+        &["--ro", "--read-only-bind", "--allow-read", "--ro-bind-try", "--bindmount_ro", "-R"],
+        "write '--ro-bind SRC[:DEST]'",
+    ),
     (&["--rox"], "write '--ro-bind SRC[:DEST]'; what is shown may be executed too"),
-    (&["--rw", "--rwx", "--allow-write", "--bind-try"], "write '--bind SRC[:DEST]'"),
+    (&["--rw", "--rwx", "--allow-write", "--bind-try", "--bindmount", "-B"], "write '--bind SRC[:DEST]'"),
     (&["--volume", "--mount"], "write '--bind SRC:DEST', or '--ro-bind SRC:DEST'"),
     (
         &["--ldd", "--add-exec"],
         "libraries of /usr are in every cell; show another directory with '--ro-bind DIR'",
     ),
-    (&["--unrestricted-filesystem"], "name what the cell needs with '--ro-bind SRC' and '--bind SRC'"),
+    (
+        &["--whitelist", "--unrestricted-filesystem"],
+        "name what the cell needs with '--ro-bind SRC' and '--bind SRC'",
+    ),
     (
         &["--dev-bind", "--dev-bind-try", "--gpus"],
         "write '--device /dev/NAME', as in '--device /dev/dri/renderD128'",
     ),
+    (&["--blacklist", "--noblacklist"], "write '--hide PATH'; what no view shows is absent by itself"),
+    (
+        &["--private", "--private-tmp", "--private-dev", "--private-bin", "--private-etc", "--private-home"],
+        "leave it out: home, /tmp and /dev are the cell's own, and of /etc it has what programs need",
+    ),
+    (&["--tmpfsmount", "-T"], "write '--tmpfs PATH'"),
     (&["--proc", "--dev", "--mqueue"], "leave it out: the cell has its own /proc and /dev"),
     (
         &["--dir", "--symlink", "--file", "--bind-data", "--ro-bind-data", "--perms", "--chmod"],
@@ -73,6 +85,13 @@ const HABITS: &[(&[&str], &str)] = &[
             "--rm",
             "--no-new-privileges",
             "--assert-userns-disabled",
+            "-M",
+            "--mode_once",
+            "--noprofile",
+            "--quiet",
+            "--disable_clone_newnet",
+            "--disable_clone_newuser",
+            "--disable_clone_newpid",
             "--exec-label",
             "--file-label",
         ],
@@ -84,7 +103,15 @@ const HABITS: &[(&[&str], &str)] = &[
         "no flag gives a capability; for a program that makes namespaces, '--mode nested'",
     ),
     (
-        &["--cap-drop", "--security-opt"],
+        &[
+            "--cap-drop",
+            "--caps.drop",
+            "--caps",
+            "--noroot",
+            "--nonewprivs",
+            "--seccomp.drop",
+            "--security-opt",
+        ],
         "leave it out: the provider has no capability, and '--seccomp' names its filter",
     ),
     (&["--add-seccomp-fd"], "write '--seccomp ./FILE.bpf'"),
@@ -115,12 +142,22 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--unshare-net", "--no-network", "--no-net"], "leave it out, or write '--net none'"),
     // Limits.
     (
-        &["--memory", "-m", "--cpus", "--cpu", "--rlimit-as", "--cpu-shares"],
+        &[
+            "--memory",
+            "-m",
+            "--cpus",
+            "--cpu",
+            "--rlimit-as",
+            "--cpu-shares",
+            "--rlimit_as",
+            "--cgroup_mem_max",
+        ],
         "start the launcher in a limited scope: systemd-run --user --scope -p MemoryMax=2G cellblock run …",
     ),
-    (&["--pids-limit"], "write '--processes N'"),
+    (&["--time_limit"], "write '--timeout DURATION', as in '--timeout 30m'"),
+    (&["--pids-limit", "--rlimit-nproc", "--rlimit_nproc", "--cgroup_pids_max"], "write '--processes N'"),
     (
-        &["--ulimit"],
+        &["--ulimit", "--rlimit-nofile", "--rlimit-fsize", "--rlimit_nofile", "--rlimit_fsize"],
         "write '--processes N'; for others write 'open_files' or 'file_size' under [limits] in a policy file",
     ),
     // Policy and reporting.

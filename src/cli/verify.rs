@@ -24,6 +24,9 @@ pub struct VerifyOptions {
     /// Print JSON.
     #[arg(long, help_heading = "Verifying")]
     pub json: bool,
+    /// Print each line that is well too.
+    #[arg(short, long, help_heading = "Verifying")]
+    pub verbose: bool,
     /// Leave descriptor N open in the provider, as `run` would.
     #[arg(long, value_name = "N", value_parser = super::descriptor(3), help_heading = "Cell")]
     pub pass_fd: Vec<RawFd>,

@@ -37,7 +37,7 @@ const fn sign(stage: Stage, call: Option<Call>, errno: &'static [Errno]) -> Sign
 }
 
 /// The table. Where two faults show alike, the first one answers.
-pub const FAULTS: [Fault; 13] = [
+pub const FAULTS: [Fault; 14] = [
     Fault {
         name: "userns-refused",
         signs: &[sign(Stage::Namespaces, None, &[Errno::EPERM, Errno::EACCES, Errno::EINVAL, Errno::ENOSYS])],
@@ -140,6 +140,19 @@ pub const FAULTS: [Fault; 13] = [
         cause: "a limit on processes is reached: the cgroup's pids.max (systemd's TasksMax=, Docker's --pids-limit) \
                 or RLIMIT_NPROC (ulimit -u)",
         remedy: "raise that limit, or end what uses it up; a cell needs two processes and its provider's",
+        for_users: None,
+    },
+    Fault {
+        name: "mount-limit",
+        signs: &[
+            sign(Stage::Mounts, None, &[Errno::ENOSPC]),
+            sign(Stage::Proc, None, &[Errno::ENOSPC]),
+            sign(Stage::Dev, None, &[Errno::ENOSPC]),
+            sign(Stage::Root, None, &[Errno::ENOSPC]),
+        ],
+        cause: "a mount namespace holds only so many mounts (fs.mount-max), and the cell begins with all of the host's; \
+                this is not disk space",
+        remedy: "raise fs.mount-max (sysctl), or unmount what the host does not need (findmnt | wc -l)",
         for_users: None,
     },
     LANDLOCK,

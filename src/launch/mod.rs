@@ -23,7 +23,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::RawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -201,16 +200,14 @@ fn launch(
         umask: options.umask,
     };
     let (policy, mut host, mut plan) = prepare(policy, options.ids, &request)?;
+    let policy = &*policy;
     if options.runs() {
-        for Warning { name, origin, what, .. } in lint::at_start(&policy, options.ids) {
+        let looked = || Ok((lint::SetGid::probe(policy), hint_at_repository(policy, &host)));
+        let (set_gid, hint) = ids::as_run(options.ids, looked)?;
+        for Warning { name, origin, what, .. } in lint::at_start(policy, &host, set_gid) {
             notices::say(&format!("warning: {origin}: {what} (--accept {name})"));
         }
-    }
-    let policy = &*policy;
-    let hints =
-        ids::as_run(options.ids, || Ok([hint_at_repository(policy, &host), hint_at_set_gid(policy, &plan)]))?;
-    for hint in hints.into_iter().flatten().filter(|_| options.runs()) {
-        told.note(options, hint);
+        hint.iter().for_each(|hint| notices::say(hint));
     }
     // Kept until the cell has ended, which is what it is locked for.
     let take = |path: &PathBuf| ids::as_run(options.ids, || prepare::WorkDirectory::take(path, options.ids));
@@ -333,24 +330,6 @@ fn look_at_repository(policy: &Policy, host: &mut Host) {
     let held = host.repository.held(protect);
     let paths = held.iter().flat_map(|held| held.path.ancestors()).filter(|path| *path != Path::new(""));
     host.look_at(paths.map(|path| dir.join(path)).collect::<BTreeSet<_>>());
-}
-
-/// Says which filter lets programs work in directories that hand their group
-/// down, as those of a repository that a group shares do.
-fn hint_at_set_gid(policy: &Policy, plan: &Plan) -> Option<String> {
-    let workspace = policy.workspace.as_ref().filter(|workspace| workspace.access == Access::ReadWrite)?;
-    let is_refused = |step: &Step| matches!(step, Step::InstallFilter { name, .. } if name == "provider");
-    plan.provider.iter().find(|step| is_refused(step))?;
-    let places = ["", ".git", ".git/objects", ".git/refs"].map(|place| workspace.dir.join(place));
-    let hands_down = |place: &&PathBuf| {
-        let found = std::fs::symlink_metadata(place);
-        found.is_ok_and(|found| found.is_dir() && found.mode() & libc::S_ISGID != 0)
-    };
-    let place = printable(&places.iter().find(hands_down)?.to_string_lossy()).to_string();
-    Some(format!(
-        "{place} has the set-group-id bit, which the filter lets no program set: git says \"unable to create \
-         temporary file: Operation not permitted\" (--seccomp provider-set-gid lets it)"
-    ))
 }
 
 /// Says which repository a workspace without one of its own lacks.

@@ -1,13 +1,13 @@
 //! `--json-status-fd`: the stages of a run as JSON lines.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::notices;
+use super::{notices, stdio};
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Told};
 use crate::plan::Plan;
@@ -78,6 +78,11 @@ impl Status {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(error("it is not open for writing")
                 .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"));
+        }
+        if stdio::leads_nowhere(copy.as_raw_fd()) {
+            return Err(error("it is a socket that is not connected")
+                .cause("what is written there reaches nobody")
+                .remedy("connect it first, or give a pipe or a file"));
         }
         notices::open_status(copy);
         Ok(Status { is_wanted: true })

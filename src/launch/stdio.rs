@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{SockaddrStorage, getpeername};
 use nix::unistd::{Gid, Uid, fchown, isatty, pipe2};
 
 use super::explain;
@@ -61,6 +62,9 @@ impl Stdio {
                 }
                 Kind::Directory => {
                     return Err(refuse(name, "it is a directory, by which `..` leads out of the cell"));
+                }
+                Kind::Socket if leads_nowhere(file.as_raw_fd()) => {
+                    return Err(refuse(name, "it is a socket that is not connected"));
                 }
                 Kind::File | Kind::Fifo | Kind::Socket => {
                     // One file behind two streams keeps its order only through one pipe.
@@ -127,6 +131,12 @@ fn no_pipe(name: &str, errno: Errno) -> Error {
         }
         _ => error,
     }
+}
+
+/// Whether it is a socket that leads to nobody: what is written there fails as it does
+/// for a reader that has left.
+pub(super) fn leads_nowhere(fd: RawFd) -> bool {
+    getpeername::<SockaddrStorage>(fd) == Err(Errno::ENOTCONN)
 }
 
 fn refuse(name: &str, why: impl Into<String>) -> Error {

@@ -2,6 +2,7 @@
 //! and the records of the child.
 
 mod last;
+mod waker;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use crate::policy::Cell;
 use crate::report::{self, Record};
 use crate::sys::{Failure, Result, clone, memory, signal};
 use crate::verify::Answer;
+use waker::Waker;
 
 /// How often a relay in the background looks whether it is its turn.
 const TURN: Duration = Duration::from_millis(200);
@@ -345,6 +347,7 @@ impl Running {
         if self.relay.as_ref().is_some_and(Relay::has_the_terminal) {
             return self.stop_job();
         }
+        let _waker = Waker::at(self.deadline());
         // It cannot fail, and returns when somebody has sent CONT.
         let _ = raise(Signal::SIGSTOP);
     }
@@ -352,6 +355,7 @@ impl Running {
     /// Stops the caller's job, the launcher with it, with the terminal given back.
     fn stop_job(&mut self) {
         self.relay.iter_mut().for_each(Relay::suspend);
+        let _waker = Waker::at(self.deadline());
         // What a terminal does at Ctrl-Z: the whole job stops, be it a pipeline,
         // but not one that no shell could wake (setpgid(2), orphaned groups).
         let stop: SigSet = [Signal::SIGTSTP].into_iter().collect();
@@ -438,6 +442,9 @@ impl Running {
             }
             match Record::decode(&bytes) {
                 Some(Record::Ended { code, status }) => self.state.ended = Some((code, status)),
+                Some(Record::Failed { step, failure }) => {
+                    self.state.failed.get_or_insert((step as usize, failure));
+                }
                 Some(Record::Stopped) => {
                     self.state.provider_is_stopped = true;
                     self.provider_has_stopped();

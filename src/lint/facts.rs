@@ -15,8 +15,9 @@ use nix::unistd::{getgroups, getppid};
 
 use super::places::{CREDENTIALS, SOCKETS};
 use super::service::{Service, Socket};
+use super::set_gid::SetGid;
 use super::views::Views;
-use crate::host::{Ids, worktree};
+use crate::host::{Host, Ids, Lookup, worktree};
 use crate::policy::Policy;
 use crate::sockets;
 use crate::sys::{Errno, errno, landlock};
@@ -39,6 +40,8 @@ pub struct Facts {
     pub missing: Vec<PathBuf>,
     /// The repository of the workspace, where it lies elsewhere and no view shows it.
     pub repository: Option<PathBuf>,
+    /// The tree where programs set the set-group-id bit, which the filter refuses.
+    pub set_gid: Option<SetGid>,
     /// Path sockets that somebody listens on.
     pub sockets: Vec<Socket>,
     /// Files and directories with credentials, below the homes.
@@ -125,12 +128,20 @@ impl fmt::Display for Listener {
 impl Facts {
     /// The few facts that the warnings of a run rest on: of credentials alone, those
     /// that a view could show are looked for.
-    pub(super) fn at_start(policy: &Policy, ids: Ids) -> Facts {
-        let homes = homes(Some(ids), &mut Vec::new());
+    pub(super) fn at_start(policy: &Policy, host: &Host) -> Facts {
+        let homes = homes(Some(host.ids), &mut Vec::new());
         let views = Views::of(policy);
         let is_shown = |path: &PathBuf| views.all.iter().any(|view| views.shows(view, path));
         let credentials = in_homes(&homes, &CREDENTIALS).filter(is_shown).filter(|path| path.exists());
-        Facts { credentials: credentials.collect(), harness: harness(), homes, ..Facts::default() }
+        let is_missing = |path: &&PathBuf| host.files.get(*path) == Some(&Lookup::Missing);
+        let hidden = policy.run.hide.iter().map(|hidden| &hidden.path);
+        Facts {
+            credentials: credentials.collect(),
+            harness: harness(),
+            missing: hidden.filter(is_missing).cloned().collect(),
+            homes,
+            ..Facts::default()
+        }
     }
 
     /// Looks at the host, for a policy. `policies` are the policy files that were named, `ids` who
@@ -145,6 +156,7 @@ impl Facts {
             policy_files: policies.iter().filter_map(|path| fs::canonicalize(path).ok()).collect(),
             missing: missing(policy),
             repository: worktree::unseen(policy),
+            set_gid: SetGid::probe(policy),
             sockets: sockets(&homes, &mut unread),
             credentials: in_homes(&homes, &CREDENTIALS).filter(|path| path.exists()).collect(),
             listeners: listeners(&mut unread),

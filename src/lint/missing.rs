@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Facts, Warning, warning};
+use super::{Facts, Warning, retain_unaccepted, warning};
 use crate::policy::{Origin, Policy};
 
 /// What a run needs on the host, and where the policy says so.
@@ -57,8 +57,14 @@ fn repository(policy: &Policy, facts: &Facts) -> Option<Warning> {
     ))
 }
 
-/// A variable of `--var` that no file has asked for.
-pub fn unused_variable(name: &str) -> Warning {
+/// The variables of `--var` that no file has asked for.
+pub fn unused_variables(policy: &Policy, names: &[String]) -> Vec<Warning> {
+    let mut warnings: Vec<Warning> = names.iter().map(|name| unused_variable(name)).collect();
+    retain_unaccepted(policy, &mut warnings);
+    warnings
+}
+
+fn unused_variable(name: &str) -> Warning {
     warning(
         "unused-variable",
         "--var",

@@ -8,6 +8,7 @@ mod files;
 mod missing;
 mod places;
 mod service;
+mod set_gid;
 mod views;
 
 use std::fmt;
@@ -17,11 +18,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use facts::{Facts, HarnessDirectory, Listener, Role, Unknown, Unread};
-pub use missing::unused_variable;
+pub use missing::unused_variables;
 pub use service::{Service, Socket};
+pub use set_gid::SetGid;
 
 use crate::error::Error;
-use crate::host::Ids;
+use crate::host::Host;
 use crate::policy::secret::{is_model_key, looks_secret};
 use crate::policy::{Layer, Mode, NetworkMode, Policy};
 
@@ -74,30 +76,45 @@ pub fn lint(policy: &Policy, facts: &Facts) -> Vec<Warning> {
     warnings.extend(files::warnings(policy, facts));
     warnings.extend(in_hosts_network(policy).then(|| network(policy, facts)).into_iter().flatten());
     warnings.extend(hidden(policy, facts));
+    warnings.extend(set_gid::warnings(policy, facts));
     warnings.extend(groups(facts));
     warnings.extend(secrets(policy));
     warnings.extend(nested(policy));
     warnings.extend(devices(policy));
     warnings.extend(layers(policy));
     warnings.extend(unread(policy, facts));
-    warnings.retain(|warning| !policy.accept.iter().any(|name| name == warning.name));
+    retain_unaccepted(policy, &mut warnings);
     warnings
+}
+
+fn retain_unaccepted(policy: &Policy, warnings: &mut Vec<Warning>) {
+    let accepts = |name: &str| policy.accept.iter().any(|accepted| accepted == name);
+    warnings.retain(|warning| match warning.name {
+        // What listens on loopback is a part of the host's network.
+        "loopback-listener" => !accepts("loopback-listener") && !accepts("host-network"),
+        name => !accepts(name),
+    });
 }
 
 /// What a run itself warns of: what gives the most away, as far as it can be told
 /// by paths and without a look at sockets and tables.
-pub fn at_start(policy: &Policy, ids: Ids) -> Vec<Warning> {
-    const TOLD: [&str; 4] = ["home-in-view", "credentials-in-view", "writable-startup", "harness-in-view"];
+pub fn at_start(policy: &Policy, host: &Host, set_gid: Option<SetGid>) -> Vec<Warning> {
+    const OF_FILES: [&str; 4] =
+        ["home-in-view", "credentials-in-view", "writable-startup", "harness-in-view"];
     let shows_nothing = policy.filesystem.binds().next().is_none()
         && policy.run.expose.is_empty()
         && policy.channel.is_none()
-        && policy.workspace.is_none();
+        && policy.workspace.is_none()
+        && policy.run.hide.is_empty();
     if shows_nothing {
         return Vec::new();
     }
-    let mut warnings = files::warnings(policy, &Facts::at_start(policy, ids));
-    warnings.retain(|warning| TOLD.contains(&warning.name));
-    warnings.retain(|warning| !policy.accept.iter().any(|name| name == warning.name));
+    let facts = Facts { set_gid, ..Facts::at_start(policy, host) };
+    let mut warnings = files::warnings(policy, &facts);
+    warnings.retain(|warning| OF_FILES.contains(&warning.name));
+    warnings.extend(hidden(policy, &facts));
+    warnings.extend(set_gid::warnings(policy, &facts));
+    retain_unaccepted(policy, &mut warnings);
     warnings
 }
 
@@ -133,6 +150,16 @@ fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
             "leave the network at `none`, or let these ask for a secret that the cell does not have",
         )
     });
+    let whole = (policy.network.mode == NetworkMode::Host).then(|| {
+        warning(
+            "host-network",
+            origin,
+            "the cell is in the host's network",
+            "it reaches every address and port that the host reaches, services on loopback among them, and can \
+             send there what it reads; `verify` takes that for a leak",
+            "leave the network at `none`, or accept it (accept = [\"host-network\"])",
+        )
+    });
     let metadata = facts.cloud.map(|cloud| {
         warning(
             "cloud-metadata",
@@ -142,10 +169,11 @@ fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
             "leave the network at `none`, or refuse that address to this user in the host's firewall",
         )
     });
-    listening.into_iter().chain(metadata).collect()
+    whole.into_iter().chain(listening).chain(metadata).collect()
 }
 
-/// A mistyped path hides nothing; it matters where a view would show what was meant.
+/// A mistyped path hides nothing. A profile names what only some instances have: of
+/// its paths those matter that a view would show.
 fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warning> + 'a {
     let binds = policy.filesystem.binds().map(|bind| &bind.src);
     let views: Vec<_> = binds.chain(policy.workspace.iter().map(|workspace| &workspace.dir)).collect();
@@ -153,13 +181,14 @@ fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warn
     // One that an exposure is to be made in has the name that was meant.
     let is_used = |path: &Path| policy.run.expose.iter().any(|expose| expose.path.starts_with(path));
     let missing = missing.filter(move |hidden| !is_used(&hidden.path));
-    let shown = missing.filter(move |hidden| views.iter().any(|view| hidden.path.starts_with(view)));
-    shown.map(|hidden| {
+    let is_shown = move |path: &Path| views.iter().any(|view| path.starts_with(view));
+    let meant = missing.filter(move |hidden| !hidden.origin.is_of_a_profile() || is_shown(&hidden.path));
+    meant.map(|hidden| {
         warning(
             "hidden-missing",
             &hidden.origin,
             format!("{} is hidden and not there", hidden.path.display()),
-            "a name that is mistyped hides nothing, and what was meant shows",
+            "a name that is mistyped hides nothing, and what was meant may show",
             "correct it, or leave it if it is to be made later",
         )
     })

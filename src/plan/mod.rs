@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::host::Host;
 use crate::policy::{Entry, Layer, Mode, NetworkMode, Origin, PATH, Policy, Umask};
+use crate::sys::Errno;
 use crate::sys::landlock::Handled;
 pub use probe::Probe;
 pub use step::{IdFile, Stage, Step, Text};
@@ -389,6 +390,7 @@ fn waive(policy: &Policy, host: &Host) -> Result<Vec<Waiver>, Error> {
     }
     if !host.seccomp {
         let error = Error::new("seccomp", "the kernel has no system call filters")
+            .cause("it is built without them, or a filter around the launcher answers so")
             .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or write `allow_missing = [\"seccomp\"]`");
         missing(Layer::Seccomp, Reason::Missing, error)?;
     }
@@ -452,7 +454,14 @@ fn own_filter(policy: &Policy, host: &Host) -> Result<Option<Step>, Error> {
     };
     let refuse = |what: String| Error::new("policy", format!("{origin}: {}: {what}", path.display()));
     let content = content.as_ref().map_err(|&errno| {
-        refuse("it cannot be read".into()).errno(errno).remedy("name a readable file of at most a megabyte")
+        let cause = match errno {
+            Errno::EOPNOTSUPP => "it is a terminal or another device",
+            Errno::ETIMEDOUT => "it is a pipe, and nobody writes to it",
+            Errno::EFBIG => "it is larger than a megabyte",
+            _ => "the run's user cannot read it, or it is not there",
+        };
+        let error = refuse("it cannot be read".into()).errno(errno).cause(cause);
+        error.remedy("name a readable file of at most a megabyte")
     })?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let program = own_filter::read(content, is_json).map_err(|error| refuse(error.to_string()))?;

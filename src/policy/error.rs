@@ -168,6 +168,9 @@ impl PolicyError {
                     (.., io::ErrorKind::TimedOut) => {
                         "nobody writes to this pipe: start the writer first, or give a regular file"
                     }
+                    (.., io::ErrorKind::Unsupported) => {
+                        "this is a terminal or another device; give a regular file or a pipe"
+                    }
                     (.., io::ErrorKind::IsADirectory) => "give a readable policy file; this is a directory",
                     _ => "give a readable policy file",
                 }

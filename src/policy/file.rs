@@ -250,7 +250,7 @@ pub struct NetworkTable {
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "the table [seccomp]")]
 pub struct SeccompTable {
-    /// A built-in filter: `provider`, `nested` or `provider-set-gid`. Default: the filter of
+    /// A built-in filter: `provider`, `nested`, or either with `-set-gid` behind it. Default: the filter of
     /// the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<At<String>>,

@@ -28,6 +28,11 @@ use serde::{Deserialize, Serialize};
 pub struct Origin(pub String);
 
 impl Origin {
+    /// Whether a built-in profile has written it.
+    pub fn is_of_a_profile(&self) -> bool {
+        self.0.starts_with("profile ")
+    }
+
     /// The line of a file; 0 of a flag.
     fn line(&self) -> usize {
         self.0.rsplit(':').next().and_then(|line| line.parse().ok()).unwrap_or(0)
@@ -294,7 +299,9 @@ pub enum ProtectMissing {
 }
 
 /// The warnings that can be accepted, by name; docs/policy.md explains each.
-pub const WARNINGS: [&str; 22] = [
+pub const WARNINGS: [&str; 25] = [
+    "unused-variable",
+    "set-gid-tree",
     "repository-not-shown",
     "socket-in-view",
     "credentials-in-view",
@@ -308,6 +315,7 @@ pub const WARNINGS: [&str; 22] = [
     "source-missing",
     "hidden-missing",
     "channel-granted-whole",
+    "host-network",
     "loopback-listener",
     "cloud-metadata",
     "group-keeps-power",
@@ -318,6 +326,7 @@ pub const WARNINGS: [&str; 22] = [
     "layer-optional",
     "host-unread",
 ];
+
 /// What a change comes to that is told at the end of a run.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, clap::ValueEnum,

@@ -18,6 +18,8 @@ use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
 const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
 const GRANTED_WHOLE: &str = "the channel is replaceable: what Landlock grants on it holds for all in it";
 const NO_MASKS: &str = "in mode nested nothing of /proc is covered, or no inner one could be mounted";
+/// What is said of a hidden path that is not there.
+pub(super) const MISSING: &str = "the host has no such path now";
 const NO_LISTING: &str = "in mode nested Landlock has no file rights; the names there are the cell's own";
 
 /// Every check of this policy on this host.
@@ -129,7 +131,7 @@ fn hidden(scene: &Scene, checks: &mut Vec<Check>) {
     for entry in &scene.policy.run.hide {
         if look_up(&entry.path) == Lookup::Missing {
             let object = entry.path.display().to_string();
-            checks.push(Check::untestable("run:hidden", object, "the host has no such path now"));
+            checks.push(Check::untestable("run:hidden", object, MISSING));
         } else {
             unseen(scene, "run:hidden", &entry.path, checks);
         }

@@ -4,6 +4,7 @@
 //! The checks are made from the policy and the host, the child asks the kernel
 //! ([`Probe`]), and the words are found here.
 
+mod accept;
 mod checks;
 mod gate;
 mod harness;
@@ -141,6 +142,8 @@ pub enum Verdict {
     Leak,
     /// Something that is granted does not work.
     Broken,
+    /// A leak that the policy accepts, by the name of its warning.
+    Accepted,
     /// Not as one would wish, and no cell holds it; see SECURITY.md.
     KnownLimit,
     /// It could not be tried.
@@ -154,6 +157,7 @@ impl Verdict {
             Verdict::Ok => "ok",
             Verdict::Leak => "leak",
             Verdict::Broken => "broken",
+            Verdict::Accepted => "accepted",
             Verdict::KnownLimit => "known-limit",
             Verdict::Untestable => "untestable",
         }
@@ -177,7 +181,7 @@ impl Line {
         match self.verdict {
             Verdict::Leak | Verdict::Broken => true,
             Verdict::Untestable => strict,
-            Verdict::Ok | Verdict::KnownLimit => false,
+            Verdict::Ok | Verdict::Accepted | Verdict::KnownLimit => false,
         }
     }
 }
@@ -243,7 +247,8 @@ impl<'a> Test<'a> {
             answers[index] = *answer;
         }
         let judged = self.checks.iter().zip(answers).map(|(check, answer)| judge::line(check, answer));
-        judged.chain(gate::lines(&self.scene, plan, kernel)).collect()
+        let lines = judged.chain(gate::lines(&self.scene, plan, kernel));
+        lines.map(|line| accept::line(self.scene.policy, plan, line)).collect()
     }
 }
 

@@ -39,12 +39,18 @@ const INDENT: usize = 4;
 
 /// The result as text: what is well in counts, then each line that is not, the
 /// wrong ones last, and a summary.
-pub fn table(document: &Document, strict: bool, look: Look) -> String {
+/// With `all`, what is well line by line too.
+pub fn table(document: &Document, strict: bool, all: bool, look: Look) -> String {
     let width = look.width.unwrap_or(WIDTH).min(WIDTH);
     let mut text: String = document.notes.iter().map(|note| wrap(note, Some(width), INDENT) + "\n").collect();
-    text += &counts(document, width, look);
-    let rank = |line: &&Line| (line.is_wrong(strict), line.verdict == Verdict::Untestable);
-    let mut rest: Vec<&Line> = document.lines.iter().filter(|line| line.verdict != Verdict::Ok).collect();
+    if !all {
+        text += &counts(document, width, look);
+    }
+    let rank = |line: &&Line| {
+        (line.is_wrong(strict), line.verdict != Verdict::Ok, line.verdict == Verdict::Untestable)
+    };
+    let mut rest: Vec<&Line> =
+        document.lines.iter().filter(|line| all || line.verdict != Verdict::Ok).collect();
     rest.sort_by_key(rank);
     for line in rest {
         text += &one(line, strict, width, look);
@@ -55,10 +61,11 @@ pub fn table(document: &Document, strict: bool, look: Look) -> String {
         wrong => look.paint(BAD, &format!("{wrong} wrong")),
     };
     text += &format!(
-        "\n{verdict}: {} ok, {} leak, {} broken, {} known-limit, {} untestable\n",
+        "\n{verdict}: {} ok, {} leak, {} broken, {} accepted, {} known-limit, {} untestable\n",
         count(Verdict::Ok),
         count(Verdict::Leak),
         count(Verdict::Broken),
+        count(Verdict::Accepted),
         count(Verdict::KnownLimit),
         count(Verdict::Untestable),
     );
@@ -91,9 +98,13 @@ fn counts(document: &Document, width: usize, look: Look) -> String {
     text
 }
 
-/// A line that is not as it should be.
+/// One line in full.
 fn one(line: &Line, strict: bool, width: usize, look: Look) -> String {
-    let style = if line.is_wrong(strict) { BAD } else { FAIR };
+    let style = match line.verdict {
+        Verdict::Ok => GOOD,
+        _ if line.is_wrong(strict) => BAD,
+        _ => FAIR,
+    };
     let (verdict, object, seen) = (line.verdict.name(), printable(&line.object), printable(&line.seen));
     let head = wrap(&format!("{verdict} {} {object}", line.name), Some(width), INDENT);
     let indent = " ".repeat(INDENT);
@@ -118,18 +129,18 @@ mod tests {
         lines.push(line("canary:path", "/a\nb\x1b[2J", Verdict::Untestable));
         lines.push(line("kernel:boot-id", "/proc/sys/kernel/random/boot_id", Verdict::KnownLimit));
         let document = Document::new(lines, vec!["without seccomp, which was turned off".to_owned()], false);
-        let text = table(&document, false, Look::default());
+        let text = table(&document, false, false, Look::default());
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("ok   64 run          sibling 64\n"), "{text}");
         let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}\n{text}"));
         assert!(at("known-limit kernel:boot-id") < at("untestable canary:path"), "{text}");
         assert!(at("untestable canary:path") < at("leak harness:tcp"), "{text}");
         assert!(
-            text.ends_with("\n1 wrong: 94 ok, 1 leak, 0 broken, 1 known-limit, 1 untestable\n"),
+            text.ends_with("\n1 wrong: 94 ok, 1 leak, 0 broken, 0 accepted, 1 known-limit, 1 untestable\n"),
             "{text}"
         );
         assert!(!text.contains('\x1b') && text.contains("/a\\nb\\u{1b}[2J"), "{text}");
-        let strict = table(&document, true, Look { colour: true, width: Some(200) });
+        let strict = table(&document, true, false, Look { colour: true, width: Some(200) });
         assert!(strict.contains("\x1b[31m2 wrong\x1b[0m"), "{strict:?}");
     }
 }

@@ -237,7 +237,7 @@ const MISTAKES: &[Mistake] = &[
     policy(
         "--seccomp none",
         "policy: --seccomp or seccomp.filter: there is no filter `none`",
-        &["remedy: write one of: provider, provider-set-gid, nested"],
+        &["remedy: write one of: provider, provider-set-gid, nested, nested-set-gid"],
     ),
     policy(
         "--profile codx",

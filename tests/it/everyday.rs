@@ -1,7 +1,7 @@
 //! What people do every day: devices, umask, reports in their place, a first policy.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::skip;
@@ -113,6 +113,35 @@ fn the_first_policy_of_an_evaluation_works() {
     let output = user.script(&["--policy", "p.toml"], &script).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(user.path("state/r1/b").exists() && user.path("repo/a").exists());
+}
+
+#[test]
+fn a_run_in_a_tree_that_a_group_shares_names_the_filter() {
+    let Some(user) = User::new() else { return };
+    let run = |options: &[&str]| {
+        let output = user.cell(&[options, &["--workspace", "work"]].concat(), &["true"]).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let work = user.directory("work");
+    user.directory("work/.git");
+    assert_eq!(run(&[]), "");
+    for settings in ["[core]\nsharedRepository = group\n", "[Core]\n\tSHAREDREPOSITORY = 0660\n"] {
+        user.file("work/.git/config", settings);
+        let said = run(&[]);
+        assert!(said.contains("/work/.git/config sets core.sharedRepository"), "{said}");
+        assert!(
+            said.contains("--seccomp provider-set-gid") && said.contains("--accept set-gid-tree"),
+            "{said}"
+        );
+    }
+    user.file("work/.git/config", "[core]\nsharedRepository = umask\n");
+    assert_eq!(run(&[]), "");
+    fs::set_permissions(&work, fs::Permissions::from_mode(0o2755)).unwrap();
+    let said = run(&[]);
+    assert!(said.contains("/work has the set-group-id bit"), "{said}");
+    assert!(run(&["--mode", "nested"]).contains("--seccomp nested-set-gid"));
+    assert_eq!(run(&["--accept", "set-gid-tree"]), "");
+    assert_eq!(run(&["--seccomp", "provider-set-gid"]), "");
 }
 
 #[test]

@@ -643,6 +643,59 @@ fn bubblewrap_builds_its_sandbox_in_nested_alone() {
     assert!(!with.status.success());
 }
 
+/// Sets a set-id bit by each call that takes a mode; prints what came of it.
+const SET_BITS: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    result = libc.syscall(number, *args)
+    return os.strerror(ctypes.get_errno()) if result < 0 else "done"
+at, bit = -100, int(sys.argv[1], 8)
+for name in ["f", "g", "h", "i", "d", "t"]:
+    os.path.isdir(name) and os.rmdir(name) or os.path.exists(name) and not os.path.isdir(name) and os.unlink(name)
+open("f", "w").close()
+how = struct.pack("QQQ", os.O_CREAT | os.O_WRONLY, 0o644 | bit, 0)
+MKNODAT, MKDIRAT, OPENAT, FCHMODAT = (259, 258, 257, 268) if os.uname().machine == "x86_64" else (33, 34, 56, 53)
+print("fchmodat", call(FCHMODAT, at, b"f", 0o644 | bit))
+print("fchmodat2", call(452, at, b"f", 0o644 | bit, 0))
+print("openat", call(OPENAT, at, b"g", os.O_CREAT | os.O_WRONLY, 0o644 | bit))
+print("openat2", call(437, at, b"h", how, len(how)))
+print("mknodat", call(MKNODAT, at, b"i", 0o100644 | bit, 0))
+call(MKDIRAT, at, b"d", 0o755 | bit)
+print("mkdirat", "done" if os.stat("d").st_mode & bit else "the kernel takes no such bit here")
+"#;
+
+#[test]
+fn a_set_gid_bit_is_set_by_no_call_but_under_the_filter_that_lets_it() {
+    let Some(user) = User::new().filter(|_| skip::has_programs(&["python3"])) else { return };
+    let done = |options: &[&str], bit: &str| {
+        user.directory("work");
+        let options = [&["--workspace", "work"], options].concat();
+        let output = user.cell(&options, &["python3", "-c", SET_BITS, bit]).output().expect("a launch");
+        let said = text(&output);
+        let lines = said.lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines.len(), 6, "{output:?}");
+        let done = lines.iter().filter_map(|line| line.strip_suffix(" done"));
+        done.map(str::to_owned).collect::<Vec<_>>()
+    };
+    // A kernel before 6.6 has no fchmodat2, and openat2 has its mode in memory, where no filter looks.
+    let is_all = |found: Vec<String>| {
+        let is_done = |call: &&str| found.iter().any(|done| done == call);
+        ["fchmodat", "openat", "mknodat"].iter().all(is_done)
+    };
+    for (options, name) in [(&[][..], "provider-set-gid"), (&["--mode", "nested"], "nested-set-gid")] {
+        let refused = |found: &[String]| found.iter().all(|done| done == "openat2");
+        let found = done(options, "2000");
+        assert!(refused(&found), "{found:?}");
+        let with = [options, &["--seccomp", name]].concat();
+        assert!(is_all(done(&with, "2000")), "{name}");
+        let found = done(&with, "4000");
+        assert!(refused(&found), "{name}: {found:?}");
+    }
+    // In sealed mode openat2 is refused whole.
+    assert!(done(&[], "2000").is_empty());
+}
+
 #[test]
 fn a_filter_by_name_lets_directories_hand_their_group_down_and_nothing_else() {
     let Some(user) = User::new().filter(|_| skip::has_programs(&["git"])) else { return };

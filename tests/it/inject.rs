@@ -33,7 +33,16 @@ use nix::unistd::Pid;
 use crate::site::Site;
 use crate::skip;
 
-const ERRNOS: [Errno; 5] = [Errno::EPERM, Errno::EACCES, Errno::ENOSYS, Errno::EINVAL, Errno::ENOSPC];
+const ERRNOS: [Errno; 8] = [
+    Errno::EPERM,
+    Errno::EACCES,
+    Errno::ENOSYS,
+    Errno::EINVAL,
+    Errno::ENOSPC,
+    Errno::ENOMEM,
+    Errno::EMFILE,
+    Errno::EAGAIN,
+];
 
 /// One call, by the name of its man page, and what its failure must come to.
 #[derive(Clone, Copy, Debug)]
@@ -573,6 +582,8 @@ impl Scenario {
         check(starts, &format!("the stage is not {stage}"))?;
         let told = stderr.contains(&format!(": {errno:?} "));
         check(told || matches!(judgement, Question), "the errno is missing")?;
+        let explained = ["\ncause: ", "\nremedy: "].iter().all(|word| stderr.contains(word));
+        check(explained, "no cause or no remedy")?;
         let named = is_execve
             || point.step.is_none()
             || stage == "evidence"
@@ -625,7 +636,7 @@ fn matched(process: Process, expected: &[(Option<Step>, Call)], made: &[i64]) ->
     points.collect()
 }
 
-/// Which failures to try: all five of each kind of point once, and on every
+/// Which failures to try: all of them on each kind of point once, and on every
 /// other point one of them in turn.
 fn failures(points: Vec<Point>) -> Vec<Point> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -634,7 +645,7 @@ fn failures(points: Vec<Point>) -> Vec<Point> {
         let count = seen.entry(point.kind()).or_default();
         let errnos = match *count {
             0 => &ERRNOS[..],
-            count => &ERRNOS[count % 5..=count % 5],
+            count => &ERRNOS[count % ERRNOS.len()..=count % ERRNOS.len()],
         };
         *count += 1;
         failures.extend(
@@ -734,6 +745,23 @@ fn a_launcher_that_cannot_wait_ends_the_run() {
         said += usize::from(is_said);
     }
     assert!(said > 0, "the loop calls poll(2)");
+}
+
+/// It closes what it has open below the status and above it.
+#[test]
+fn an_init_that_cannot_close_its_descriptors_says_so() {
+    let Some(scenario) = Scenario::new(&[]) else { return };
+    scenario.run(None);
+    let made = &scenario.run(None).calls[&Process::Init];
+    let closes = (0..made.len()).filter(|index| made[*index] == libc::SYS_close_range).collect::<Vec<_>>();
+    assert_eq!(closes.len(), 2);
+    for index in closes {
+        let run =
+            scenario.run(Some(Target { errno: Errno::EPERM, ..Target::of(Process::Init, made, index) }));
+        assert_eq!(run.status.code(), Some(125), "{}", run.stderr);
+        let said = "start the provider's process: close_range: EPERM ";
+        assert!(run.stderr.contains(said) && run.stderr.contains("\nremedy: "), "{}", run.stderr);
+    }
 }
 
 #[test]

@@ -392,6 +392,18 @@ fn tstp_stops_the_group_and_the_launcher_and_cont_wakes_both() {
 }
 
 #[test]
+fn the_timeout_of_a_stopped_launcher_holds() {
+    let Some(user) = User::new() else { return };
+    let mut run = Run::script(&user, &["--timeout", "1500ms"], "echo up; exec sleep 300");
+    run.provider();
+    run.wait_for("up");
+    let launcher = run.launcher.id() as i32;
+    run.signal(Signal::SIGTSTP);
+    eventually("it is stopped", || (user::state(launcher) == Some('T')).then_some(()));
+    run.end().is(124, "timed-out", Some(15));
+}
+
+#[test]
 fn tstp_stops_again_what_was_woken_from_inside() {
     let Some(user) = User::new() else { return };
     // Not as a child of the shell: one that is stopped between vfork and exec keeps

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use cellblock::cli::{self, CellOptions, PolicyCommand};
 use cellblock::lint::{
-    Facts, HarnessDirectory, Listener, Role, Service, Socket, Unknown, Unread, Warning, lint,
+    Facts, HarnessDirectory, Listener, Role, Service, SetGid, Socket, Unknown, Unread, Warning, lint,
 };
 use cellblock::policy::{Policy, load::load};
 use cellblock::sys::Errno;
@@ -61,6 +61,7 @@ fn host() -> Facts {
         policy_files: vec!["/srv/harness/cell.toml".into()],
         missing: vec!["/srv/instance/x/none".into()],
         repository: None,
+        set_gid: None,
         sockets: vec![socket("/run/docker.sock"), socket("/srv/instance/run/control.sock")],
         credentials: ["/home/me/.aws", "/home/me/.codex/auth.json"].map(PathBuf::from).into(),
         listeners: [
@@ -104,7 +105,7 @@ fn each_way_out_has_its_warning() {
         (&["--bind", "/srv/tools:/usr/local/bin"], &["writable-cell-path"]),
         (&["--bind", "/srv/a:/a", "--env", "PATH=/bin:/a/bin"], &["writable-cell-path"]),
         (&["--ro-bind", "/srv/instance/x", "--hide", "/srv/instance/x/none"], &["hidden-missing"]),
-        (&["--ro-bind", "/srv/instance/y", "--hide", "/srv/instance/x/none"], &[]),
+        (&["--ro-bind", "/srv/instance/y", "--hide", "/srv/instance/x/none"], &["hidden-missing"]),
         (&["--ro-bind", "/home"], &["home-in-view", "credentials-in-view"]),
         (
             &["--workspace", "/home/me"],
@@ -118,7 +119,9 @@ fn each_way_out_has_its_warning() {
         (&["--ro-bind", "/srv/harness"], &["harness-in-view", "policy-in-view"]),
         // The directory is meant, the policy in it is not.
         (&["--workspace", "/srv/harness"], &["policy-in-view"]),
-        (&["--net", "host"], &["loopback-listener"]),
+        (&["--net", "host"], &["host-network", "loopback-listener"]),
+        (&["--net", "host", "--accept", "host-network"], &[]),
+        (&["--net", "host", "--accept", "loopback-listener"], &["host-network"]),
         (&["--without", "network"], &["loopback-listener", "layer-off"]),
         (&["--env", "GITHUB_TOKEN", "--env", "DB_PASSWORD=x"], &["secret-variable", "secret-variable"]),
         (&["--profile", "claude", "--var", "state=/srv/state"], &[]),
@@ -199,7 +202,7 @@ fn groups_and_clouds_are_named() {
 
     let facts = Facts { cloud: Some("Azure"), ..Facts::default() };
     assert_eq!(names(&flags(&[]), &facts), [""; 0]);
-    assert_eq!(names(&flags(&["--net", "host"]), &facts), ["cloud-metadata"]);
+    assert_eq!(names(&flags(&["--net", "host"]), &facts), ["host-network", "cloud-metadata"]);
 }
 
 #[test]
@@ -212,9 +215,10 @@ fn what_cannot_be_read_is_no_clean_bill() {
         (Unknown::Cloud, &[], &["host-unread"]),
     ] {
         let facts = Facts { unread: vec![unread(unknown)], ..Facts::default() };
+        let host = ["--net", "host", "--accept", "host-network"];
         assert_eq!(names(&flags(&[]), &facts), isolated);
-        assert_eq!(names(&flags(&["--net", "host"]), &facts), in_hosts_network);
-        assert_eq!(names(&flags(&["--net", "host", "--accept", "host-unread"]), &facts), [""; 0]);
+        assert_eq!(names(&flags(&host), &facts), in_hosts_network);
+        assert_eq!(names(&flags(&[&host[..], &["--accept", "host-unread"]].concat()), &facts), [""; 0]);
     }
 }
 
@@ -289,7 +293,7 @@ fn what_contradicts_itself_is_refused_without_a_look_at_the_host() {
 fn of_many_some_are_named() {
     let listener = |port| Listener { protocol: "tcp", address: [127, 0, 0, 1].into(), port };
     let facts = Facts { listeners: (1..=20).map(listener).collect(), ..Facts::default() };
-    let [warning] = &lint(&flags(&["--net", "host"]), &facts)[..] else { panic!() };
+    let [_, warning] = &lint(&flags(&["--net", "host"]), &facts)[..] else { panic!() };
     assert!(warning.what.ends_with("tcp 127.0.0.1:8 and 12 more"), "{}", warning.what);
 }
 
@@ -299,6 +303,7 @@ fn every_warning_is_explained() {
     let mut facts = Facts { groups: vec!["docker".into()], cloud: Some("Azure"), ..host() };
     facts.missing.push("/srv/instance/x".into());
     facts.repository = Some("/srv/main/.git".into());
+    facts.set_gid = Some(SetGid::Directory("/srv/tree".into()));
     facts.unread.push(Unread { path: "/etc/group".into(), why: Errno::EACCES, unknown: Unknown::Groups });
     let words = [
         &["--bind", "/home", "--bind", "/usr/bin", "--ro-bind", "/srv/harness", "--ro-bind", "/run"][..],
@@ -357,6 +362,7 @@ fn the_example_of_the_readme_is_sound() {
     let (example, _) = example.split_once("END\n").unwrap();
     let file = site.file("job/cell.toml", example, 0o644);
     let job = site.text("job");
+    site.directory("job/answers");
     let var = format!("--var=job={job}");
     let mut command = check(&site, &["--policy", file.to_str().unwrap(), &var]);
     assert_eq!(said(command.current_dir(&job)), "ok\n");
@@ -398,7 +404,8 @@ fn listeners_on_loopback_count_in_the_hosts_network_alone() {
     let udp = UdpSocket::bind("[::1]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).unwrap();
     assert_eq!(said(&mut check(&site, &[])), "ok\n");
     let text = said(&mut check(&site, &["--net", "host"]));
-    assert!(text.starts_with("warning: loopback-listener: network.mode: "), "{text}");
+    assert!(text.starts_with("warning: host-network: network.mode: "), "{text}");
+    assert!(text.contains("warning: loopback-listener: network.mode: "), "{text}");
     for port in [tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port()] {
         // On a busy machine it may be one of those that are only counted.
         assert!(text.contains(&format!(":{port}")) || text.contains(" more\n"), "{port}\n{text}");

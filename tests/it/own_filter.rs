@@ -175,7 +175,7 @@ fn a_bad_one_is_an_error_of_the_policy() {
     for (path, words) in [
         ("./odd.bpf", "12 bytes are no program"),
         ("./gone.json", "it cannot be read: ENOENT"),
-        ("unknown", "write one of: provider, provider-set-gid, nested"),
+        ("unknown", "write one of: provider, provider-set-gid, nested, nested-set-gid"),
     ] {
         let output = user.cell(&["--seccomp", path], &["true"]).output().expect("cellblock runs");
         let said = String::from_utf8_lossy(&output.stderr);

@@ -283,3 +283,25 @@ fn receive(socket: &UnixListener) -> OwnedFd {
     }
     panic!("no descriptor")
 }
+
+#[test]
+fn a_socket_that_leads_to_nobody_is_refused() {
+    let Some(user) = User::new() else { return };
+    for (script, what) in [
+        ("--json-status-fd 3 -- true 3>&0", "--json-status-fd 3: it is a socket that is not connected"),
+        ("-- true >&0", "it is a socket that is not connected"),
+    ] {
+        let socket = nix::sys::socket::socket(
+            nix::sys::socket::AddressFamily::Inet,
+            nix::sys::socket::SockType::Stream,
+            nix::sys::socket::SockFlag::empty(),
+            None,
+        );
+        let mut command = user.command("sh");
+        command.args(["-c", &format!("exec ./cellblock run {script} </dev/null")]);
+        let output = command.stdin(socket.expect("a socket")).output().expect("a launch");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains(what) && said.contains("remedy: "), "{said}");
+    }
+}

@@ -944,3 +944,46 @@ fn a_launcher_that_is_told_to_end_leaves_nothing() {
     let is_left = |line: &str| line.split_ascii_whitespace().nth(4) == Some(&pid.to_string());
     assert!(!table.lines().any(is_left), "{table}");
 }
+
+/// Only what the named warning explains, and only as long as it stays a leak.
+#[test]
+fn a_leak_is_accepted_by_the_name_of_its_warning() {
+    let Some(site) = site() else { return };
+    let expose = ["--expose", "runs/a"];
+    let with = |options: &[&str]| verify(&site, &[&expose[..], options].concat());
+    let found = with(&["--net", "host", "--accept", "host-network"]);
+    wrong(&found, &[]);
+    let accepted = of(&found, "accepted");
+    for name in ["harness:tcp", "harness:udp", "namespace:net"] {
+        assert!(accepted.iter().any(|line| line.starts_with(name)), "{name}: {accepted:?}");
+    }
+    let found = with(&["--without", "landlock", "--accept", "layer-off"]);
+    wrong(&found, &[]);
+    has(&found, "accepted", "landlock:root-listing /");
+    // Another name, another layer, and what the caller says must not be reached.
+    let found = with(&["--net", "host", "--accept", "layer-off"]);
+    assert!(of(&found, "leak").iter().any(|line| line.starts_with("harness:tcp")), "{found:?}");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = port.local_addr().map(|address| (port, address.port())).unwrap();
+    let found = with(&["--net", "host", "--accept", "host-network", "--canary", &port.1.to_string()]);
+    has(&found, "leak", &format!("canary:port 127.0.0.1:{}", port.1));
+    // A run that is tested starts, and tells in its report what was accepted.
+    let mut command = site.command(site.program());
+    command.args(["run", "--verify", "--report", "reports/r.jsonl", "--net", "host"]);
+    let output = command.args(["--accept", "host-network", "--", "true"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report = fs::read_to_string(site.path("reports/r.jsonl")).unwrap();
+    assert!(report.contains("\"verdict\":\"accepted\"") && report.contains("\"sound\":true"), "{report}");
+}
+
+#[test]
+fn a_missing_hidden_path_is_accepted_by_name_under_strict() {
+    let Some(site) = site() else { return };
+    let strict = |options: &[&str]| {
+        let mut command = site.command(site.program());
+        command.args(["verify", "--strict", "--hide", "nowhere"]).args(options);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(strict(&[]), Some(1));
+    assert_eq!(strict(&["--accept", "hidden-missing"]), Some(0));
+}

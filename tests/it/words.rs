@@ -207,6 +207,16 @@ fn what_was_meant_is_said() {
         ("cellblock run --policy cel.toml -- true", 125, "did you mean cell.toml?"),
         ("cellblock run --policy place -- true", 125, "this is a directory"),
         ("cellblock run --policy - -- true", 125, "write /dev/stdin"),
+        ("cellblock run --policy /dev/ptmx -- true", 125, "this is a terminal or another device"),
+        ("cellblock run --seccomp /dev/zero -- true", 125, "cause: it is a terminal or another device"),
+        ("cellblock run --private -- true", 125, "home, /tmp and /dev are the cell's own"),
+        (
+            "cellblock run --hide nowhere -- true",
+            0,
+            "nowhere is hidden and not there (--accept hidden-missing)",
+        ),
+        ("cellblock policy check --strict --hide nowhere", 1, "nowhere is hidden and not there"),
+        ("cellblock policy check --strict --hide nowhere --accept hidden-missing", 0, "ok"),
         (
             "cellblock policy check --profile claude",
             125,

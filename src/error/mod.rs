@@ -1,5 +1,7 @@
 //! The error a user sees: stage, what failed, errno, cause and remedy.
 
+mod usual;
+
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -53,9 +55,12 @@ impl Error {
         }
     }
 
-    /// With the kernel's answer.
+    /// With the kernel's answer, and what that usually means where nothing better is said.
     pub fn errno(mut self, errno: Errno) -> Error {
+        let (cause, remedy) = usual::words(errno);
         self.errno = Some(errno);
+        self.cause.get_or_insert_with(|| cause.to_owned());
+        self.remedy.get_or_insert_with(|| remedy.to_owned());
         self
     }
 
@@ -200,6 +205,17 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_errno_has_a_cause_and_a_remedy_unless_there_are_better_ones() {
+        for errno in (1..=133).map(Errno::from_raw) {
+            let error = Error::new("mounts", "x").errno(errno);
+            assert!(error.cause.is_some_and(|cause| !cause.is_empty()), "{errno:?}");
+            assert!(error.remedy.is_some_and(|remedy| !remedy.is_empty()), "{errno:?}");
+        }
+        let error = Error::new("mounts", "x").cause("own").errno(Errno::ENOSPC).remedy("own");
+        assert_eq!((error.cause.as_deref(), error.remedy.as_deref()), (Some("own"), Some("own")));
+    }
 
     #[test]
     fn no_name_begins_a_line() {
