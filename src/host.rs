@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
 use crate::git::Repository;
 use crate::input;
 use crate::limits::rlimits::Rlimits;
@@ -44,6 +47,9 @@ pub struct Host {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// The content of the filter that the policy brings, if it brings one.
     pub own_filter: Option<Result<Vec<u8>, Errno>>,
+    /// Whether a process beside init can make the network namespace: on another
+    /// processor, and where its number can be given out again.
+    pub beside: bool,
     /// Layers whose namespace a first clone was refused.
     pub refused: Vec<Layer>,
     /// A number that no cell can guess.
@@ -169,6 +175,7 @@ impl Host {
             links: Vec::new(),
             salt: salt(),
             own_filter: own_filter.map(read_small),
+            beside: Path::new("/proc/sys/kernel/ns_last_pid").exists() && processors() > 1,
             refused: Vec::new(),
             without_overlay: Vec::new(),
             listings: BTreeMap::new(),
@@ -216,6 +223,12 @@ impl Host {
     pub fn file(&self, path: &Path) -> Lookup {
         self.files.get(path).cloned().unwrap_or(Lookup::Missing)
     }
+}
+
+/// How many processors this process may run on.
+fn processors() -> usize {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).count()
 }
 
 /// 128 bits of the kernel's randomness, by way of the keys of a hash.

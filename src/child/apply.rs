@@ -80,6 +80,8 @@ impl Child<'_> {
             Step::DetachOldRoot => mount::detach_old_root(),
             Step::SetHostname { name } => credentials::set_hostname(name),
             Step::LoopbackUp => net::loopback_up(),
+            Step::StartNetwork => net::begin().map(|pid| self.network.set(pid)),
+            Step::EnterNetwork => net::join(self.network.get()),
             Step::ResetSignals => signal::reset_dispositions(),
             Step::NewSession { terminal } => self.new_session(*terminal),
             Step::NewSessionKeyring => credentials::join_new_session_keyring(),

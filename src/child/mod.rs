@@ -43,6 +43,8 @@ pub struct Child<'a> {
     pub cgroup: RawFd,
     /// Which probe the tester is at, where there are any.
     pub probe: Option<Shared>,
+    /// The process that makes the network namespace, once init has started it.
+    pub network: Cell<i32>,
     /// The slave of the cell's own terminal, once init has opened it.
     pub terminal: Cell<RawFd>,
 }

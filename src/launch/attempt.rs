@@ -48,7 +48,8 @@ pub(super) struct Told<'a> {
     pub status: &'a mut Status,
     pub report: Option<&'a mut Report>,
     pub lines: Option<Vec<Line>>,
-    /// What a test is built without; of a run it is said at once.
+    /// What the cell is built without. Of a run it is said at once, and once,
+    /// however often the launch begins again.
     pub notes: Vec<String>,
 }
 
@@ -56,11 +57,13 @@ impl Told<'_> {
     /// Says what the cell is built without: on standard error, or in the result of
     /// the test.
     pub fn note(&mut self, options: &Options, note: String) {
+        if self.notes.contains(&note) {
+            return;
+        }
         if options.runs() {
             notices::say(&note);
-        } else {
-            self.notes.push(note);
         }
+        self.notes.push(note);
     }
 }
 
@@ -228,6 +231,7 @@ fn start(plan: &Plan, launch: &Launch, stdio: &Stdio) -> Result<Started, Error> 
             .map(|_| Shared::new())
             .transpose()
             .map_err(|errno| cannot("no memory can be shared", errno))?,
+        network: Cell::new(-1),
         terminal: Cell::new(-1),
     };
     // The child opens /proc/self/uid_map, which the kernel gives to root where

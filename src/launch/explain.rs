@@ -51,7 +51,7 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
         (Step::Bind { source, .. }, Call::Identity, _) => error
             .cause(format!("{source} was replaced while the cell was built"))
             .remedy("find out who writes there; the launch may be tried again"),
-        (Step::Bind { .. }, Call::Openat2, Errno::EACCES) => error
+        (Step::Bind { .. }, Call::Openat2 | Call::OpenTree, Errno::EACCES) => error
             .cause("the user that the cell runs as may not enter a directory of that path")
             .remedy("give that user search permission (chmod o+x), or move the tree"),
         (Step::Cover { source, inode: None, path, .. }, Call::Openat2, _)

@@ -30,7 +30,6 @@ use crate::error::{Error, printable};
 use crate::evidence::Report;
 use crate::fault;
 use crate::git::Repository;
-use crate::git::fate::{self, Protected};
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
 use crate::lint::{self, Warning};
@@ -158,6 +157,7 @@ fn open(
         *status = Status::new(fd)?;
     }
     first_calls::survive(policy, options)?;
+    options.status_fd.map_or(Ok(()), Status::check)?;
     check_proc()?;
     // What the launcher makes is the run's own, whatever mask the harness had.
     credentials::set_umask(0o077);
@@ -227,6 +227,15 @@ fn launch(
             _ => (step, explain::step(&plan, step, failure)),
         };
         let failed = ended.state.failed.map(explain);
+        if let Some((_, failed)) = failed.as_ref().filter(|(step, _)| plan.is_beside(*step))
+            && !ended.was_told_to_end()
+        {
+            // By clone(2), as the other namespaces: what is refused then has its words.
+            tracing::info!("{failed}");
+            host.beside = false;
+            plan = plan::build(policy, &host, &request)?;
+            continue;
+        }
         let overlay = failed.as_ref().and_then(|(step, _)| plan.overlay(*step));
         if let (Some(place), Some((_, failed)), false) = (overlay, &failed, ended.was_told_to_end()) {
             tracing::info!("{failed}");
@@ -317,16 +326,6 @@ fn look(policy: &Policy, ids: Ids) -> Host {
     let mut host = Host::probe(ids, policy.filesystem.system, own_filter, plan::paths(policy));
     look_at_repository(policy, &mut host);
     host
-}
-
-/// What becomes of each protected path of the workspace, as the id of the run sees it.
-///
-/// # Errors
-///
-/// When this process cannot take that id.
-pub fn protected(policy: &Policy, ids: Option<Ids>) -> Result<Vec<Protected>, Error> {
-    let look = || Ok(policy.workspace.as_ref().map(fate::of).unwrap_or_default());
-    ids.map_or_else(look, |ids| ids::as_run(ids, look))
 }
 
 /// Looks at what git tracks of the protected paths, and at what is held for that.

@@ -1,6 +1,6 @@
 //! `--json-status-fd`: the stages of a run as JSON lines.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -67,25 +67,33 @@ pub(super) struct Status {
     is_wanted: bool,
 }
 
+fn refuse(number: RawFd, what: &str) -> Error {
+    Error::new("status", format!("--json-status-fd {number}: {what}"))
+}
+
 impl Status {
     /// Writes to an inherited descriptor. Of 1 and 2 the provider has a copy, and
     /// could write a line there that looks like ours.
     pub fn new(number: RawFd) -> Result<Status, Error> {
-        let error = |what: &str| Error::new("status", format!("--json-status-fd {number}: {what}"));
-        let unusable = |errno| error("it cannot be used").errno(errno);
+        let unusable = |errno| refuse(number, "it cannot be used").errno(errno);
         let copy = fd::duplicate(number).map_err(|failure| unusable(failure.errno))?;
         let flags = fcntl(&copy, FcntlArg::F_GETFL).map_err(unusable)?;
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Err(error("it is not open for writing")
+            return Err(refuse(number, "it is not open for writing")
                 .remedy("open it in the shell, as in `cellblock run --json-status-fd 3 … 3>FILE`"));
-        }
-        if stdio::leads_nowhere(copy.as_raw_fd()) {
-            return Err(error("it is a socket that is not connected")
-                .cause("what is written there reaches nobody")
-                .remedy("connect it first, or give a pipe or a file"));
         }
         notices::open_status(copy);
         Ok(Status { is_wanted: true })
+    }
+
+    /// Refuses a descriptor whose lines would reach nobody.
+    pub fn check(fd: RawFd) -> Result<(), Error> {
+        if !stdio::leads_nowhere(fd) {
+            return Ok(());
+        }
+        Err(refuse(fd, "it is a socket that is not connected")
+            .cause("what is written there reaches nobody")
+            .remedy("connect it first, or give a pipe or a file"))
     }
 
     pub fn setup(&mut self, plan: &Plan, child_pid: i32) {

@@ -187,8 +187,13 @@ pub enum Reason {
 impl Plan {
     /// What the clone is asked for: every namespace that no step makes.
     pub fn flags(&self) -> i32 {
-        let own_step = self.init.contains(&Step::NewCgroupNamespace);
-        let asked = self.namespaces.iter().filter(|one| !(own_step && **one == Namespace::Cgroup));
+        let made_by = |namespace: &Namespace| match namespace {
+            Namespace::Cgroup => Some(Step::NewCgroupNamespace),
+            Namespace::Network => Some(Step::StartNetwork),
+            _ => None,
+        };
+        let has_step = |one: &&Namespace| made_by(one).is_some_and(|step| self.init.contains(&step));
+        let asked = self.namespaces.iter().filter(|one| !has_step(one));
         asked.fold(0, |flags, namespace| flags | namespace.flag())
     }
 
@@ -200,6 +205,13 @@ impl Plan {
     /// Whether all that it needs is there: nothing waits to be made first.
     pub fn is_whole(&self) -> bool {
         self.prepare.is_empty()
+    }
+
+    /// Whether a step is of the network namespace that is made beside init.
+    pub fn is_beside(&self, index: usize) -> bool {
+        self.step(index).is_some_and(|step| {
+            matches!(step, Step::StartNetwork | Step::EnterNetwork) || *step == sysctls::last_pid("1")
+        })
     }
 
     /// The place of the overlay that a step mounts, or makes a whiteout for.
@@ -253,9 +265,16 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     // The namespace shows the cgroup in which it was made.
     let mut init = if leaf { vec![Step::EnterCgroup, Step::NewCgroupNamespace] } else { Vec::new() };
     init.extend(ids(host));
-    init.extend([Step::DieWithLauncher, Step::NewRoot]);
+    init.push(Step::DieWithLauncher);
+    let beside = network && host.beside;
+    init.extend(beside.then_some(Step::StartNetwork));
+    init.push(Step::NewRoot);
     init.extend(tree.mounts);
+    // What is written below `/proc/sys/net` is of the writer's namespace.
+    init.extend(beside.then_some(Step::EnterNetwork));
     init.extend(sysctls::steps(policy.mode, leaf, network.then_some(host.ids.gid)));
+    // The provider is process 2 all the same.
+    init.extend(beside.then(|| sysctls::last_pid("1")));
     if policy.mode == Mode::Sealed {
         // The second layer of what Landlock refuses there.
         init.push(Step::Seal { path: c"proc".into() });
@@ -263,7 +282,7 @@ pub fn build(policy: &Policy, host: &Host, request: &Request) -> Result<Plan, Er
     init.extend(tree.covers);
     init.extend([Step::Seal { path: c".".into() }, Step::PivotRoot, Step::DetachOldRoot]);
     init.push(Step::SetHostname { name: text("hostname", &policy.cell.hostname)? });
-    init.extend(network.then_some(Step::LoopbackUp));
+    init.extend((network && !beside).then_some(Step::LoopbackUp));
     init.extend([
         Step::ResetSignals,
         Step::NewSession { terminal: request.terminal },

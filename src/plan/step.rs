@@ -339,6 +339,10 @@ pub enum Step {
     },
     /// Brings up the loopback interface.
     LoopbackUp,
+    /// Has a process beside init make a network namespace and bring its loopback up.
+    StartNetwork,
+    /// Enters that namespace.
+    EnterNetwork,
     /// Leaves the harness's session keyring.
     NewSessionKeyring,
     /// Every signal to its default disposition.
@@ -449,7 +453,7 @@ impl Step {
             Step::Seal { path } if path.to_bytes() != b"." => Stage::Mounts,
             Step::Seal { .. } | Step::PivotRoot | Step::DetachOldRoot => Stage::Root,
             Step::SetHostname { .. } => Stage::Hostname,
-            Step::LoopbackUp => Stage::Network,
+            Step::LoopbackUp | Step::StartNetwork | Step::EnterNetwork => Stage::Network,
             Step::NewSessionKeyring
             | Step::DropCapabilities
             | Step::ClearCommandLine
@@ -514,6 +518,8 @@ impl fmt::Display for Step {
             Step::DetachOldRoot => f.write_str("detach the old root"),
             Step::SetHostname { name } => write!(f, "host name {name}"),
             Step::LoopbackUp => f.write_str("bring up loopback"),
+            Step::StartNetwork => f.write_str("make a network namespace in a process beside this one"),
+            Step::EnterNetwork => f.write_str("enter that network namespace, whose loopback is up"),
             Step::NewSessionKeyring => f.write_str("join a new session keyring"),
             Step::ResetSignals => f.write_str("reset signals"),
             Step::NewSession { terminal: false } => f.write_str("new session"),

@@ -14,10 +14,6 @@ const NAMESPACES: [&str; 6] = ["user", "mnt", "pid", "net", "ipc", "uts"];
 
 /// The sysctls to write; `own_cgroup` says whether the cell has one, `own_network` is the group of a cell that has its own.
 pub fn steps(mode: Mode, own_cgroup: bool, own_network: Option<u32>) -> Vec<Step> {
-    let write = |name: &str, value: &str| Step::WriteSysctl {
-        path: Text::new(format!("proc/sys/{name}")).expect("no NUL"),
-        value: Text::new(value).expect("no NUL"),
-    };
     let namespaces = |kind: &str, most: &str| write(&format!("user/max_{kind}_namespaces"), most);
     let mut steps = match mode {
         // The second layer of what the filter refuses.
@@ -36,4 +32,16 @@ pub fn steps(mode: Mode, own_cgroup: bool, own_network: Option<u32>) -> Vec<Step
         steps.push(write("net/ipv4/ping_group_range", &format!("{gid} {gid}")));
     }
     steps
+}
+
+/// Counts on from this process number (a kernel with CONFIG_CHECKPOINT_RESTORE has the file).
+pub fn last_pid(number: &str) -> Step {
+    write("kernel/ns_last_pid", number)
+}
+
+fn write(name: &str, value: &str) -> Step {
+    Step::WriteSysctl {
+        path: Text::new(format!("proc/sys/{name}")).expect("no NUL"),
+        value: Text::new(value).expect("no NUL"),
+    }
 }

@@ -118,7 +118,12 @@ pub fn child<T>(stack: &mut Stack, memory: Memory, entry: fn(&T) -> !, argument:
 /// fork(2) of a process that is itself a child; 0 in the copy, which is under
 /// the same rules as the child of [`into_namespaces`].
 pub fn copy() -> Result<i32> {
-    let flags = libc::SIGCHLD as libc::c_ulong;
+    copy_with(0)
+}
+
+/// As [`copy`], where both share what `flags` says, and not their memory.
+pub(super) fn copy_with(flags: c_int) -> Result<i32> {
+    let flags = (flags & !libc::CLONE_VM | libc::SIGCHLD) as libc::c_ulong;
     // SAFETY: without CLONE_VM the copy has its own memory, and a null stack means the copy of this one.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) };
     check(Call::Clone, pid).map(|pid| pid as i32)

@@ -107,6 +107,7 @@ calls! {
     Umount "umount2"
     Unlinkat "unlinkat"
     Unshare "unshare"
+    Setns "setns"
     Wait "wait4"
     Write "write"
 }

@@ -34,6 +34,8 @@ pub const LAUNCHER: &[Harmless] = &[
     Harmless::new("umask", libc::SYS_umask),
     Harmless::new("statx", libc::SYS_statx),
     Harmless::new("fstatfs", libc::SYS_fstatfs),
+    Harmless::new("sched_getaffinity", libc::SYS_sched_getaffinity),
+    Harmless::new("getpeername", libc::SYS_getpeername),
     Harmless::new("getdents64", libc::SYS_getdents64),
     Harmless::new("pipe2", libc::SYS_pipe2),
     Harmless::new("socketpair", libc::SYS_socketpair),
@@ -90,8 +92,12 @@ pub const LANDLOCK: &[Harmless] = &[
 /// What lays a filter on a process.
 pub const SECCOMP: &[Harmless] = &[Harmless::new("seccomp", libc::SYS_seccomp)];
 
-/// What brings the loopback interface up.
-pub const NETWORK: &[Harmless] = &[Harmless::new("socket", libc::SYS_socket)];
+/// What makes a network namespace, and brings its loopback interface up.
+pub const NETWORK: &[Harmless] = &[
+    Harmless::new("socket", libc::SYS_socket),
+    Harmless::new("unshare", libc::SYS_unshare),
+    Harmless::new("setns", libc::SYS_setns),
+];
 
 /// What makes a whiteout.
 pub const WHITEOUTS: &[Harmless] = &[Harmless::new("mknodat", libc::SYS_mknodat)];

@@ -75,6 +75,9 @@ const FSCONFIG: Call = fatal("fsconfig");
 
 const AGAIN: &str = "the launch is begun again, with plain binds in the overlay's stead";
 
+/// Of the network namespace that is made beside init.
+const BY_CLONE: Judgement = Harmless("the launch is begun again, with the namespace made by clone(2)");
+
 /// What init does before its first step.
 const PREAMBLE: &[Call] = &[UMASK, CLOSE, CLOSE];
 
@@ -87,6 +90,9 @@ fn calls(step: &Step) -> Vec<Call> {
     match step {
         Step::AwaitIdMaps => all(&["read"]),
         Step::SetIds { .. } => all(&["setresgid", "setresuid"]),
+        Step::WriteSysctl { path, .. } if path.to_bytes() == b"proc/sys/kernel/ns_last_pid" => {
+            vec![Call("openat", BY_CLONE), Call("write", BY_CLONE), CLOSE]
+        }
         Step::WriteIdMap { .. } | Step::WriteSysctl { .. } => written.to_vec(),
         Step::DieWithLauncher => all(&["prctl", "poll"]),
         Step::NewRoot => {
@@ -142,6 +148,10 @@ fn calls(step: &Step) -> Vec<Call> {
         Step::DetachOldRoot => all(&["umount2", "chdir"]),
         Step::SetHostname { .. } => all(&["sethostname"]),
         Step::LoopbackUp => vec![fatal("socket"), fatal("ioctl"), CLOSE],
+        Step::StartNetwork => vec![Call("clone", BY_CLONE)],
+        Step::EnterNetwork => {
+            vec![Call("wait4", BY_CLONE), Call("ioctl", BY_CLONE), Call("setns", BY_CLONE), CLOSE, CLOSE]
+        }
         Step::ResetSignals => {
             let mut calls = vec![fatal("rt_sigaction"); 64];
             for signal in [libc::SIGKILL, libc::SIGSTOP] {
@@ -236,7 +246,7 @@ const LAUNCHERS: [&str; 10] = [
 ];
 
 /// System calls by number, under the names that messages use.
-const NAMES: [(i64, &str); 60] = [
+const NAMES: [(i64, &str); 61] = [
     (libc::SYS_brk, "brk"),
     (libc::SYS_capset, "capset"),
     (libc::SYS_chdir, "chdir"),
@@ -291,6 +301,7 @@ const NAMES: [(i64, &str); 60] = [
     (libc::SYS_symlinkat, "symlinkat"),
     (libc::SYS_umask, "umask"),
     (libc::SYS_mount, "mount"),
+    (libc::SYS_setns, "setns"),
     (libc::SYS_umount2, "umount2"),
     (libc::SYS_mknodat, "mknodat"),
     (libc::SYS_unlinkat, "unlinkat"),
@@ -908,7 +919,7 @@ struct Tracer {
     /// The launcher, init and the provider, in the order of their making.
     found: Vec<Pid>,
     /// The launcher's children that are no cell: one tries its calls under a
-    /// filter, one keeps what a test has made.
+    /// filter, one keeps what a test has made. And init's that is no provider.
     helpers: Vec<Pid>,
     calls: BTreeMap<Process, Vec<i64>>,
     /// Whether the target has been entered and not left.
@@ -953,11 +964,16 @@ impl Tracer {
                 if event != libc::PTRACE_EVENT_EXEC {
                     let child = Pid::from_raw(ptrace::getevent(pid).unwrap_or_default() as i32);
                     let flags = ptrace::getregs(pid).map_or(0, |registers| registers.rdi);
-                    let is_cell = flags & libc::CLONE_NEWUSER as u64 != 0;
-                    if !is_cell && self.process(pid) == Some(Process::Launcher) {
+                    let has = |flag: libc::c_int| flags & flag as u64 != 0;
+                    let taken_for = match self.process(pid) {
+                        Some(Process::Launcher) if !has(libc::CLONE_NEWUSER) => Some(Process::Init),
+                        Some(Process::Init) if has(libc::CLONE_FILES) => Some(Process::Provider),
+                        _ => None,
+                    };
+                    if let Some(process) = taken_for {
                         // It may have begun before its parent's word.
                         self.found.retain(|found| *found != child);
-                        self.calls.remove(&Process::Init);
+                        self.calls.remove(&process);
                         self.helpers.push(child);
                     }
                     self.meet(child);

@@ -106,6 +106,7 @@ fn host(policy: &Policy) -> Host {
         unreadable: vec![],
         links: vec![],
         salt: 0,
+        beside: false,
         without_overlay: vec![],
         listings: BTreeMap::new(),
         files: plan::paths(policy)
@@ -993,6 +994,30 @@ fn check_mode(plan: &Plan, policy: &Policy) {
     let wanted = policy.network.mode == NetworkMode::None && plan.has(Layer::Network);
     assert_eq!(network, wanted, "{plan}");
     assert_eq!(plan.init.contains(&Step::LoopbackUp), wanted, "{plan}");
+}
+
+#[test]
+fn a_network_namespace_that_is_made_beside_init_is_entered_before_its_sysctls_are_written() {
+    let policy = nothing();
+    let host = Host { beside: true, ..host(&policy) };
+    let plan = plan::build(&policy, &host, &request()).unwrap();
+    let at = |wanted: &dyn Fn(&Step) -> bool| plan.init.iter().position(wanted).expect("a step");
+    let started = at(&|step| *step == Step::StartNetwork);
+    let entered = at(&|step| *step == Step::EnterNetwork);
+    let written = |name: &'static str| {
+        at(&move |step| matches!(step, Step::WriteSysctl { path, .. } if path.to_string().ends_with(name)))
+    };
+    assert!(started < at(&|step| *step == Step::NewRoot), "{plan}");
+    assert!(entered < written("ip_unprivileged_port_start"), "{plan}");
+    assert!(written("ns_last_pid") < at(&|step| *step == Step::DropCapabilities), "{plan}");
+    assert!(!plan.init.contains(&Step::LoopbackUp), "{plan}");
+    assert_eq!(plan.flags() & libc::CLONE_NEWNET, 0);
+    assert!(plan.namespaces.contains(&plan::Namespace::Network));
+
+    let mut policy = policy;
+    policy.network.mode = NetworkMode::Host;
+    let plan = plan::build(&policy, &host, &request()).unwrap();
+    assert!(!plan.init.contains(&Step::StartNetwork) && !plan.init.contains(&Step::EnterNetwork), "{plan}");
 }
 
 /// The waivers, and whether a ruleset has file rights and scopes.
