@@ -6,10 +6,12 @@
 //! listed here; any other one counts as a question.
 
 /// Private modes, and whether a terminal has them on by itself.
-const MODES: [(u16, bool); 22] = [
-    // Cursor keys, reverse video, line wrap, the cursor, the keypad.
+const MODES: [(u16, bool); 25] = [
+    // Cursor keys, reverse video, origin and margins, line wrap, the cursor, the keypad.
     (1, false),
     (5, false),
+    (6, false),
+    (69, false),
     (7, true),
     (25, true),
     (66, false),
@@ -20,7 +22,7 @@ const MODES: [(u16, bool); 22] = [
     // Bracketed paste, and output held back until a frame is whole.
     (2004, false),
     (2026, false),
-    // Reports: mouse, focus, colours, size.
+    // Reports: mouse, focus, colours, size, keys as Windows has them.
     (9, false),
     (1000, false),
     (1001, false),
@@ -33,10 +35,11 @@ const MODES: [(u16, bool); 22] = [
     (1016, false),
     (2031, false),
     (2048, false),
+    (9001, false),
 ];
 
 /// From here on they make the terminal send what nobody has typed.
-const REPORTS: usize = 10;
+const REPORTS: usize = 12;
 
 /// More parameters than these are not looked at.
 const PARAMETERS: usize = 16;
@@ -71,12 +74,17 @@ pub(super) struct Screen {
     modes: u32,
     is_coloured: bool,
     inserts: bool,
+    adds_line_feeds: bool,
+    has_region: bool,
     has_keypad: bool,
     has_charset: bool,
     has_cursor_style: bool,
     has_other_keys: bool,
-    /// Levels of kitty's keyboard protocol.
+    /// Levels of kitty's keyboard protocol, and whether one has flags set.
     keyboards: u16,
+    has_keyboard_flags: bool,
+    /// The palette, and the colours that `OSC 10` to `OSC 19` set, a bit each.
+    colours: u16,
     asked: bool,
     asked_for_status: u32,
 }
@@ -115,15 +123,22 @@ impl Screen {
         let left = [
             (self.is_coloured, &b"\x1b[m"[..]),
             (self.inserts, b"\x1b[4l"),
+            (self.adds_line_feeds, b"\x1b[20l"),
+            // It moves the cursor, which is saved around it.
+            (self.has_region, b"\x1b7\x1b[r\x1b8"),
             (self.has_keypad, b"\x1b>"),
             (self.has_charset, b"\x0f\x1b(B"),
             (self.has_cursor_style, b"\x1b[0 q"),
             (self.has_other_keys, b"\x1b[>4m"),
+            (self.has_keyboard_flags, b"\x1b[=0u"),
         ];
         left.iter().filter(|(is_left, _)| *is_left).for_each(|(_, reset)| bytes.extend(*reset));
         if self.keyboards > 0 {
             bytes.extend(format!("\x1b[<{}u", self.keyboards).into_bytes());
         }
+        let resets = (0..=10).filter(|bit| self.colours & (1 << bit) != 0);
+        let resets = resets.map(|bit| format!("\x1b]{}\x1b\\", if bit == 0 { 104 } else { 109 + bit }));
+        bytes.extend(resets.collect::<String>().into_bytes());
         bytes
     }
 
@@ -152,6 +167,7 @@ impl Screen {
             (0x1b, _) => self.state = State::Escape,
             (0x07, State::String(_)) => self.state = State::Text,
             (b'?', State::String(b']')) => self.asked = true,
+            (_, State::String(b']')) => self.operate(byte),
             (_, State::String(_)) => {}
             (0x0e, _) => self.has_charset = true,
             (0x0f, _) => self.has_charset = false,
@@ -186,12 +202,12 @@ impl Screen {
     fn escape(&mut self, byte: u8) {
         self.state = State::Text;
         match byte {
-            b'[' => {
+            b'[' | b']' => {
                 (self.private, self.intermediate, self.parameter) = (0, 0, 0);
                 self.parameters = [0; PARAMETERS];
-                self.state = State::Control;
+                self.state = if byte == b'[' { State::Control } else { State::String(byte) };
             }
-            b']' | b'X' | b'^' => self.state = State::String(byte),
+            b'X' | b'^' => self.state = State::String(byte),
             // What a device control string and an application's command do is the
             // terminal's to know.
             b'P' | b'_' => {
@@ -210,14 +226,31 @@ impl Screen {
         }
     }
 
+    fn digit(&mut self, digit: u8) {
+        if let Some(parameter) = self.parameters.get_mut(self.parameter) {
+            *parameter = parameter.saturating_mul(10).saturating_add(u16::from(digit - b'0'));
+        }
+    }
+
+    /// Part of an operating system command: whether it sets a colour, or sets it back.
+    fn operate(&mut self, byte: u8) {
+        match (byte, self.parameter) {
+            (b';', _) => self.parameter += 1,
+            (b'0'..=b'9', 0) => self.digit(byte),
+            _ => {}
+        }
+        match (self.parameters[0], self.parameter) {
+            (4, 2..) if byte != b';' => self.colours |= 1,
+            (number @ 10..=19, 1..) if byte != b';' => self.colours |= 1 << (number - 9),
+            (104, 0) => self.colours &= !1,
+            (number @ 110..=119, 0) => self.colours &= !(1 << (number - 109)),
+            _ => {}
+        }
+    }
+
     fn control(&mut self, byte: u8) {
         match byte {
-            b'0'..=b'9' => {
-                let digit = u16::from(byte - b'0');
-                if let Some(parameter) = self.parameters.get_mut(self.parameter) {
-                    *parameter = parameter.saturating_mul(10).saturating_add(digit);
-                }
-            }
+            b'0'..=b'9' => self.digit(byte),
             b':' | b';' => self.parameter += 1,
             b'<'..=b'?' => self.private = byte,
             0x20..0x30 => self.intermediate = byte,
@@ -233,22 +266,25 @@ impl Screen {
     fn obey(&mut self, last: u8) {
         let first = self.parameters[0];
         match (self.private, self.intermediate, last) {
-            (0, 0, b'@'..=b'Z' | b'`' | b'a' | b'b' | b'd'..=b'g' | b'i' | b'q'..=b's' | b'u') => {}
+            (0, 0, b'@'..=b'Z' | b'`' | b'a' | b'b' | b'd'..=b'g' | b'i' | b'q' | b's' | b'u') => {}
             (0, 0, b'm') => self.colour(),
-            (0, 0, b'h' | b'l') => {
-                if first == 4 {
-                    self.inserts = last == b'h';
-                }
-            }
+            (0, 0, b'h' | b'l') => match first {
+                4 => self.inserts = last == b'h',
+                20 => self.adds_line_feeds = last == b'h',
+                _ => {}
+            },
+            (0, 0, b'r') => self.has_region = self.parameters[..2] != [0, 0],
             (0, 0, b't') => self.asked |= (11..=21).contains(&first),
             (b'?', 0, b'h' | b'l') => self.switch(last == b'h'),
             (b'?', 0, b'J' | b'K' | b'c' | b'r' | b's') => {}
             (0, b' ', b'q') => self.has_cursor_style = first != 0,
             (0, b'!', b'p') => {
                 (self.is_coloured, self.inserts, self.has_keypad) = (false, false, false);
+                self.has_region = false;
             }
             (b'>', 0, b'm') => self.has_other_keys = first == 4 && self.parameters[1] != 0,
             (b'>', 0, b'u') => self.keyboards = self.keyboards.saturating_add(1),
+            (b'=', 0, b'u') => self.has_keyboard_flags = first != 0,
             (b'<', 0, b'u') => self.keyboards = self.keyboards.saturating_sub(first.max(1)),
             (0, 0, b'n') => {
                 self.asked = true;
@@ -325,7 +361,7 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_reset() {
-        let table: [(&[u8], &[u8]); 12] = [
+        let table: [(&[u8], &[u8]); 19] = [
             (b"\x1b[31mred\x1b[0m", b""),
             (b"\x1b[31mred", b"\x1b[m"),
             (b"\x1b[38;5;0m", b"\x1b[m"),
@@ -337,6 +373,13 @@ mod tests {
             (b"\x1b[?2004h\x1bc", b""),
             (b"\x1b(0", b"\x0f\x1b(B"),
             (b"\x1b[>1u", b"\x1b[<1u"),
+            (b"\x1b[?6h\x1b[5;10r", b"\x1b[?6l\x1b7\x1b[r\x1b8"),
+            (b"\x1b[5;10r\x1b[r", b""),
+            (b"\x1b[20h\x1b[=5u", b"\x1b[20l\x1b[=0u"),
+            (b"\x1b]11;#000000\x07\x1b]4;1;red\x1b\\", b"\x1b]104\x1b\\\x1b]111\x1b\\"),
+            (b"\x1b]10;red\x07\x1b]110\x07", b""),
+            (b"\x1b]11;?\x07\x1b]4;7;?\x07\x1b]104\x07\x1b]2;10;4;x\x07", b""),
+            (b"\x1b[?9001h", b"\x1b[?9001l"),
             (b"\x1b]0;never ends", b"\x18\x1b\\"),
         ];
         for (bytes, reset) in table {

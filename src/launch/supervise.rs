@@ -362,9 +362,10 @@ impl Running {
         let _ = stop.thread_unblock();
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
         let _ = stop.thread_block();
-        // Awake again, or never stopped; a CONT that woke us is still pending, and
-        // this one then is the same.
-        let _ = raise(Signal::SIGCONT);
+        // Awake again, or never stopped. A CONT that woke us is still pending for the
+        // process, so this one adds nothing. raise(3) would send a second one, to the
+        // thread, and that could wake a provider that has been stopped again.
+        let _ = kill(Pid::this(), Signal::SIGCONT);
     }
 
     /// Takes one record; false where there is none.

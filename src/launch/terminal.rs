@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::ops::{BitAnd, BitXor};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
@@ -30,8 +31,8 @@ pub(super) struct Relay {
     /// The cell's own side, so that it never ends while the cell lives: a program
     /// may close it and open it again.
     slave: Option<OwnedFd>,
-    /// The caller's settings, while ours are in force.
-    saved: Option<Termios>,
+    /// The caller's settings and ours, while ours are in force.
+    saved: Option<[Termios; 2]>,
     /// As [`Caller::alone`].
     alone: bool,
     to_provider: Vec<u8>,
@@ -108,7 +109,7 @@ impl Relay {
             // Not TCSADRAIN, which waits for a terminal that may be held up. What was
             // written before has its form already.
             if tcsetattr(&self.terminal, SetArg::TCSANOW, &raw).is_ok() {
-                self.saved = Some(settings);
+                self.saved = Some([settings, raw]);
                 if let Some(left) = self.left.take() {
                     self.to_caller.splice(0..0, left.again());
                 }
@@ -139,9 +140,10 @@ impl Relay {
         if self.saved.is_some() {
             self.clear();
         }
-        if let Some(settings) = self.saved.take() {
-            // A terminal that has hung up has no settings to lose.
-            let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &settings);
+        // A terminal that has hung up has no settings to lose.
+        if let (Some(settings), Ok(mut present)) = (self.saved.take(), tcgetattr(&self.terminal)) {
+            undo(settings, &mut present);
+            let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &present);
         }
     }
 
@@ -288,6 +290,24 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.suspend();
     }
+}
+
+/// Undoes in `present` what the second settings changed in the first, and no more. Two
+/// launchers in one pipeline share the terminal, and the second one to begin was
+/// given the settings of the other.
+fn undo([before, after]: [Termios; 2], present: &mut Termios) {
+    present.input_flags = undone(before.input_flags, after.input_flags, present.input_flags);
+    present.output_flags = undone(before.output_flags, after.output_flags, present.output_flags);
+    present.control_flags = undone(before.control_flags, after.control_flags, present.control_flags);
+    present.local_flags = undone(before.local_flags, after.local_flags, present.local_flags);
+    let chars = present.control_chars;
+    present.control_chars =
+        std::array::from_fn(|at| undone(before.control_chars[at], after.control_chars[at], chars[at]));
+}
+
+/// The bits of `present`, but as in `before` where that and `after` differ.
+fn undone<T: Copy + BitXor<Output = T> + BitAnd<Output = T>>(before: T, after: T, present: T) -> T {
+    present ^ ((present ^ before) & (before ^ after))
 }
 
 /// As [`open_anew`]; of a terminal for which that fails, the description that we

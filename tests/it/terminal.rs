@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -289,6 +289,38 @@ fn ctrl_z_of_a_plain_program_brings_back_the_callers_shell() {
 }
 
 #[test]
+fn the_callers_shell_wakes_the_provider_once() {
+    // A second CONT could come behind the next Ctrl-Z, and undo it.
+    let Some(user) = User::new() else { return };
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !skip::has_programs(&["strace"]) || !skip::has("ptrace", matches!(scope.trim(), "" | "0")) {
+        return;
+    }
+    let mut terminal = Terminal::with_bash(&user);
+    terminal.types("$CELL -- $UP\n");
+    terminal.is_raw(true);
+    terminal.asks("hello", "HELLO\r\n");
+    let launcher = terminal.launcher();
+    let calls = user.path("calls");
+    let mut strace = Command::new("strace")
+        .args(["-qq", "-e", "trace=pidfd_send_signal", "-o"])
+        .arg(&calls)
+        .args(["-p", &launcher.to_string()])
+        .spawn()
+        .expect("strace");
+    eventually("strace is attached", || (user::status(launcher)?["TracerPid"] != "0").then_some(()));
+    terminal.types(CTRL_Z);
+    terminal.sees("Stopped");
+    terminal.asks("fg", "UP\r\n");
+    terminal.asks("again", "AGAIN\r\n");
+    terminal.types(CTRL_D);
+    terminal.sees("outer> ");
+    strace.wait().expect("strace");
+    let calls = std::fs::read_to_string(calls).expect("what strace has seen");
+    assert_eq!(calls.matches("SIGCONT").count(), 1, "{calls}");
+}
+
+#[test]
 fn ctrl_z_stops_the_whole_pipeline() {
     let Some(user) = User::new() else { return };
     let mut terminal = Terminal::with_bash(&user);
@@ -341,6 +373,24 @@ fn the_settings_are_restored_in_every_case() {
         act(&mut terminal);
         terminal.sees(code);
         assert_eq!(terminal.settings(), before, "{how}");
+    }
+}
+
+#[test]
+fn two_launchers_at_one_terminal_restore_its_settings() {
+    let Some(user) = User::new() else { return };
+    // The second one begins when the first has the terminal, and ends before it or behind it.
+    for [first, second] in [["0.3", "0.6"], ["0.6", "0.3"]] {
+        let script = format!(
+            "read go; $CELL -- sh -c 'echo up; sleep {first}' | (read up; exec $CELL -- sleep {second}); echo \
+             'do'ne; read line"
+        );
+        let mut terminal = Terminal::with_script(&user, &script);
+        let before = terminal.settings();
+        terminal.types("\n");
+        terminal.is_raw(true);
+        terminal.sees("done");
+        assert_eq!(terminal.settings(), before, "{first} {second}");
     }
 }
 
