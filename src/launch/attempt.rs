@@ -206,7 +206,7 @@ fn waive_namespaces(policy: &Policy, host: &mut Host, error: Error) -> Result<()
 /// Clones the child; on this side, returns what stays with it.
 fn start(plan: &Plan, launch: &Launch, stdio: &Stdio) -> Result<Started, Error> {
     let ids = launch.options.ids;
-    let cannot = |what: &str, errno: Errno| Error::new("launch", what).errno(errno);
+    let cannot = |what: &str, errno: Errno| explain::with_limit(Error::new("launch", what).errno(errno));
     let (status, child_status) =
         pipe2(OFlag::O_CLOEXEC).map_err(|errno| cannot("no pipe can be made", errno))?;
     fcntl(&status, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))

@@ -61,6 +61,9 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
                 .cause("a former run has left a device 0:0 or an attribute `user.overlay.…` there or above it, by which an overlay does not show what the host has")
                 .remedy("remove that (find it with getfattr -R -d -m '^user.overlay', setfattr -x takes it away), or write `protect_missing = \"sweep\"`")
         }
+        (_, Call::Write, Errno::EFBIG) => error
+            .cause("the launcher may write no file of that size")
+            .remedy("raise the limit on file sizes (ulimit -f)"),
         (Step::ChangeDirectory { .. }, _, Errno::EACCES) => error
             .cause("its mode or owner does not let the run's user in")
             .remedy("give it to that user (chown), or set its mode (chmod u+rwX)"),
@@ -71,6 +74,16 @@ pub(super) fn step(plan: &Plan, index: usize, failure: Failure) -> Error {
             .cause("it is granted, but its mode or owner does not let the run's user read it")
             .remedy("give it to that user (chown), or set its mode (chmod u+rwX)"),
         _ => with_fault(error, stage, failure),
+    }
+}
+
+/// Adds cause and remedy where the limit on open files is what was in the way.
+pub(super) fn with_limit(error: Error) -> Error {
+    match error.errno {
+        Some(Errno::EMFILE) => error
+            .cause("the launcher may have no more files open")
+            .remedy("raise the limit on open files (ulimit -n)"),
+        _ => error,
     }
 }
 

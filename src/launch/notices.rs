@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::poll::PollFd;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::outlet::{HURRIED, Outlet, PATIENT, Stall, is_gone, wait};
 use super::signals;
@@ -97,6 +97,9 @@ impl Notices {
         if self.stderr.is_none() {
             let stderr = io::stderr().as_fd().try_clone_to_owned();
             self.stderr = stderr.ok().map(Outlet::to_descriptor);
+            if self.stderr.is_none() {
+                say_at_once(lines);
+            }
         }
         // Where nobody reads, there is nobody to tell.
         if self.stderr.as_mut().is_some_and(|stderr| stderr.say(lines).is_err()) {
@@ -150,6 +153,16 @@ impl Notices {
             }
             self.carry();
         }
+    }
+}
+
+/// Says what can be said without waiting, where no descriptor is left for an outlet.
+fn say_at_once(lines: &[u8]) {
+    let mut stderr = io::stderr();
+    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if wait(&mut fds, PollTimeout::ZERO).is_err() || fds[0].any().unwrap_or(true) {
+        // A pipe that is writable takes as much.
+        let _ = stderr.write(&lines[..lines.len().min(libc::PIPE_BUF)]);
     }
 }
 

@@ -49,7 +49,7 @@ impl Stdio {
         let mut stdio = Stdio { streams, terminal: None, copies, unread: None, given };
         let mut copied: Vec<((u64, u64), usize)> = Vec::new();
         for (index, name) in NAMES.into_iter().enumerate() {
-            let file = File::from(duplicate(index).map_err(|error| refuse(name, error.to_string()))?);
+            let file = File::from(duplicate(index).map_err(|error| no_pipe(name, sys::errno(&error)))?);
             let stat = file.metadata().map_err(|error| refuse(name, error.to_string()))?;
             match Kind::of_mode(stat.mode()) {
                 Kind::Device if stat.rdev() == NULL => stdio.streams[index] = Stream::Null,
@@ -129,7 +129,7 @@ fn no_pipe(name: &str, errno: Errno) -> Error {
                 "give the launcher CAP_CHOWN (systemd: CapabilityBoundingSet=), or start it as that user",
             )
         }
-        _ => error,
+        _ => explain::with_limit(error),
     }
 }
 

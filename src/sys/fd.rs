@@ -139,16 +139,15 @@ pub fn write_file(path: &CStr, content: &[u8]) -> Result<()> {
     write(fd.as_raw_fd(), content)
 }
 
-/// write(2), once; a part is a failure with EIO.
-pub fn write(fd: RawFd, content: &[u8]) -> Result<()> {
-    if content.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: `content` is readable for its length.
-    let written = unsafe { libc::write(fd, content.as_ptr().cast(), content.len()) };
-    let written = check(Call::Write, written as libc::c_long)?;
-    if written as usize != content.len() {
-        return Err(Failure { call: Call::Write, errno: Errno::EIO });
+/// write(2), until all is written: behind a part, the next call tells what is in the way.
+pub fn write(fd: RawFd, mut content: &[u8]) -> Result<()> {
+    while !content.is_empty() {
+        // SAFETY: `content` is readable for its length.
+        let written = unsafe { libc::write(fd, content.as_ptr().cast(), content.len()) };
+        match check(Call::Write, written as libc::c_long)? {
+            0 => return Err(Failure { call: Call::Write, errno: Errno::EIO }),
+            written => content = &content[written as usize..],
+        }
     }
     Ok(())
 }

@@ -235,3 +235,21 @@ fn what_was_meant_is_said() {
         assert!(!text.contains("os error"), "{line}\n{text}");
     }
 }
+
+#[test]
+fn a_limit_of_the_callers_is_named_where_it_is_in_the_way() {
+    let Some(site) = Site::new() else { return };
+    let run = |limit: String| {
+        let script = format!("ulimit {limit}; exec ./cellblock run -- true");
+        let output = site.command("sh").args(["-c", &script]).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    for files in 0..24 {
+        let (code, said) = run(format!("-n {files}"));
+        assert!(code != Some(125) || said.starts_with("cellblock: "), "{files}: {code:?} {said}");
+    }
+    for (limit, remedy) in [("-n 8", "ulimit -n"), ("-f 1", "ulimit -f")] {
+        let (code, said) = run(limit.to_owned());
+        assert!(code == Some(125) && said.contains(remedy), "{limit}: {code:?} {said}");
+    }
+}
