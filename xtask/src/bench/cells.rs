@@ -47,6 +47,18 @@ pub fn bubblewrap(stage: &Stage, options: &[OsString], payload: &[OsString]) -> 
     Ok(line)
 }
 
+/// bubblewrap as its users write it: every namespace, the system, one writable
+/// directory, and nothing for each entry of `/proc`.
+pub fn bubblewrap_as_written(stage: &Stage, payload: &[OsString]) -> CommandLine {
+    let line = "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup --unshare-net \
+                --ro-bind /usr /usr --ro-bind /etc /etc --symlink usr/bin /bin --symlink usr/lib /lib \
+                --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
+    let mut line: CommandLine = [BUBBLEWRAP].into_iter().chain(line.split_whitespace()).map(OsString::from).collect();
+    line.extend(["--bind".into(), stage.scratch().into(), stage.scratch().into(), "--".into()]);
+    line.extend_from_slice(payload);
+    line
+}
+
 /// Options that show this program in the cell, and the command that runs it.
 pub fn with_inside(stage: &Stage, options: &[OsString], task: &[&str]) -> (Vec<OsString>, CommandLine) {
     let mut view = stage.xtask().into_os_string();

@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-use super::cells::{bubblewrap, cell, nothing, verify};
+use super::cells::{bubblewrap, bubblewrap_as_written, cell, nothing, verify};
 use super::stage::Stage;
 use super::statistics::{CommandLine, alternate, median, time};
 use super::{Bar, Figure};
@@ -27,8 +27,16 @@ const MOUNTS: usize = 4000;
 
 /// One launch after another.
 pub fn one_at_a_time(stage: &Stage) -> Result<Vec<Figure>> {
-    let name = "full cell / bubblewrap".to_owned();
-    Ok(vec![compare(stage, name, ROUNDS, 0.80)?])
+    let full = cell(stage, &[], &nothing());
+    let mut figures = vec![against_the_same_mounts(stage, "full cell / bubblewrap".to_owned(), ROUNDS, 0.80)?];
+    let written = bubblewrap_as_written(stage, &nothing());
+    let own = cell(stage, &["--expose".into(), stage.scratch().into()], &nothing());
+    figures.push(compare("full cell / bubblewrap as its users write it".to_owned(), ROUNDS, 0.80, &own, &written)?);
+    if let Some(before) = stage.before() {
+        let before = [vec![before.into()], full[1..].to_vec()].concat();
+        figures.push(compare("full cell / the one before".to_owned(), ROUNDS, 1.02, &full, &before)?);
+    }
+    Ok(figures)
 }
 
 /// The same on a host with 4,000 mounts, which are made in a namespace of a
@@ -65,15 +73,25 @@ pub fn in_namespace_with_mounts(dir: &Path) -> Result<Vec<Figure>> {
             .with_context(|| format!("mount {index}"))?;
     }
     let name = format!("full cell / bubblewrap, {MOUNTS} mounts");
-    Ok(vec![compare(&stage, name, ROUNDS_AMONG_MOUNTS, 0.25)?])
+    Ok(vec![against_the_same_mounts(&stage, name, ROUNDS_AMONG_MOUNTS, 0.25)?])
 }
 
-fn compare(stage: &Stage, name: String, rounds: usize, bar: f64) -> Result<Figure> {
+fn against_the_same_mounts(stage: &Stage, name: String, rounds: usize, bar: f64) -> Result<Figure> {
     verify(stage, &[])?;
-    let full = cell(stage, &[], &nothing());
     let other = bubblewrap(stage, &[], &nothing())?;
-    let [full, other, bare] = alternate([&full, &other, &nothing()], rounds)?;
+    let figure = compare(name, rounds, bar, &cell(stage, &[], &nothing()), &other)?;
     verify(stage, &[])?;
+    Ok(figure)
+}
+
+fn compare(
+    name: String,
+    rounds: usize,
+    bar: f64,
+    full: &CommandLine,
+    other: &CommandLine,
+) -> Result<Figure> {
+    let [full, other, bare] = alternate([full, other, &nothing()], rounds)?;
     let [full, other, bare] = [full, other, bare].map(|times| median(&times));
     Ok(Figure {
         name,

@@ -31,6 +31,9 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Measure launches against this cellblock too, as that of the commit before.
+    #[arg(long, value_name = "FILE")]
+    before: Option<std::path::PathBuf>,
     /// Measure with what an outer `bench`, started by root, has laid out.
     #[arg(long, hide = true)]
     stage: Option<std::path::PathBuf>,
@@ -108,7 +111,7 @@ pub fn run(args: Args) -> Result<()> {
         println!("{}", serde_json::to_string(&measure(&stage, &series)?)?);
         return Ok(());
     }
-    let stage = Stage::build()?;
+    let stage = Stage::build(args.before.as_deref())?;
     eprintln!("measuring as {}:{}", stage.user.uid, stage.user.gid);
     let (memory, others): (Vec<_>, Vec<_>) = series.into_iter().partition(|series| *series == Series::Memory);
     let mut figures = if others.is_empty() {

@@ -49,7 +49,7 @@ impl User {
 impl Stage {
     /// Builds cellblock and lays it out, with this program, where the user can
     /// run both: a checkout may lie below a home that others cannot enter.
-    pub fn build() -> Result<Stage> {
+    pub fn build(before: Option<&Path>) -> Result<Stage> {
         let temporary = tempfile::Builder::new()
             .prefix("cellblock-bench.")
             .permissions(fs::Permissions::from_mode(0o755))
@@ -57,6 +57,10 @@ impl Stage {
         let stage =
             Stage { dir: temporary.path().to_owned(), user: User::find(), _temporary: Some(temporary) };
         fs::copy(release_binary()?, stage.cellblock()).context("cellblock cannot be copied")?;
+        if let Some(before) = before {
+            fs::copy(before, stage.dir.join("before"))
+                .with_context(|| format!("{} cannot be copied", before.display()))?;
+        }
         fs::copy(std::env::current_exe()?, stage.xtask()).context("xtask cannot be copied")?;
         fs::create_dir(stage.empty())?;
         fs::create_dir(stage.scratch())?;
@@ -124,6 +128,11 @@ impl Stage {
     /// The release binary.
     pub fn cellblock(&self) -> PathBuf {
         self.dir.join("cellblock")
+    }
+
+    /// That of another commit, where one is given.
+    pub fn before(&self) -> Option<PathBuf> {
+        Some(self.dir.join("before")).filter(|path| path.exists())
     }
 
     /// This program.
