@@ -18,7 +18,6 @@ pub mod child;
 pub mod cli;
 pub mod demo;
 pub mod error;
-pub mod evidence;
 pub mod fault;
 pub mod git;
 pub mod host;
@@ -38,6 +37,7 @@ pub mod sockets;
 #[expect(unsafe_code, reason = "the one place for it")]
 pub mod sys;
 pub mod verify;
+pub mod wire;
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use super::{Child, Stream};
 use crate::plan::Step;
 use crate::plan::step::{EMPTY_DIRECTORY, EMPTY_FILE};
-use crate::report::Record;
 use crate::sys::clone::exit;
 use crate::sys::{
     Call, Errno, Failure, Result, clone, credentials, fd, landlock, mount, net, seccomp, signal, tty,
 };
+use crate::wire::Record;
 
 /// What the kernel would say of a ruleset that was never made.
 const NO_RULESET: Failure = Failure { call: Call::LandlockRestrictSelf, errno: Errno::EBADF };

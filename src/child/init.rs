@@ -3,9 +3,9 @@
 
 use super::{Child, provider};
 use crate::plan::Step;
-use crate::report::Record;
 use crate::sys::clone::{Memory, child, exit};
 use crate::sys::{credentials, fd, memory, signal};
+use crate::wire::Record;
 
 /// The whole life of init.
 pub fn run(child: &Child) -> ! {

@@ -14,11 +14,11 @@ use std::cell::Cell;
 use std::os::fd::RawFd;
 
 use crate::plan::Plan;
-use crate::report::Record;
 use crate::sys::clone::{Stack, exit};
 use crate::sys::exec::Image;
 use crate::sys::memory::Shared;
 use crate::sys::{Failure, fd};
+use crate::wire::Record;
 
 pub use init::run;
 

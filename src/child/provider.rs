@@ -2,9 +2,9 @@
 
 use super::Child;
 use crate::plan::Step;
-use crate::report::Record;
 use crate::sys::clone::exit;
 use crate::sys::{Result, fd, signal};
+use crate::wire::Record;
 
 /// Takes the provider's steps, the last of which is exec.
 ///

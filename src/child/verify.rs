@@ -3,11 +3,11 @@
 
 use super::Child;
 use crate::plan::Probe;
-use crate::report::Record;
 use crate::sys::clone::{self, exit};
 use crate::sys::memory::Shared;
 use crate::sys::reach::{self, Answer};
 use crate::sys::{Call, Errno, Failure, Result, fd};
+use crate::wire::Record;
 
 impl Child<'_> {
     /// Takes every probe, in a process of which nothing stays. A filter may kill

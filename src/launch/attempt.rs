@@ -17,11 +17,11 @@ use super::sweep::{Sweep, Swept};
 use super::{Options, explain, ids};
 use crate::child::{self, Child};
 use crate::error::{Error, printable};
-use crate::evidence::{self, Report};
 use crate::host::Host;
 use crate::limits::cgroup::Leaf;
 use crate::plan::{self, Plan, Request, Stage};
 use crate::policy::{Layer, NetworkMode, Policy};
+use crate::report::{self, Report};
 use crate::sys::clone::{Side, Stack, into_namespaces};
 use crate::sys::exec::Image;
 use crate::sys::memory::Shared;
@@ -111,8 +111,8 @@ pub(super) fn attempt(
             Ok(())
         }
         Event::AtGate { pid, root_listing, go_on } => {
-            let evidence = evidence::collect(plan, pid, root_listing)?;
-            let kernel = |layer: &str, name: &str| evidence::value(&evidence, layer, name);
+            let evidence = report::collect(plan, pid, root_listing)?;
+            let kernel = |layer: &str, name: &str| report::value(&evidence, layer, name);
             told.lines = test.take().map(|test| test.judge(plan, &kernel));
             if let Some(report) = &mut told.report {
                 report.applied(plan, pid, evidence, go_on)?;

@@ -27,7 +27,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, printable};
-use crate::evidence::Report;
 use crate::fault;
 use crate::git::Repository;
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
@@ -36,6 +35,7 @@ use crate::lint::{self, Warning};
 use crate::outcome::{Class, Outcome};
 use crate::plan::{self, Plan, Request, Step};
 use crate::policy::{Access, Mode, Policy, Workspace};
+use crate::report::Report;
 use crate::sys::{Call, Failure, credentials, errno};
 use crate::verify::{self, Line};
 use attempt::{Launch, Told, attempt};

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 
-use crate::report::{self, Record};
 use crate::sys::fd::received;
+use crate::wire::{self, Record};
 
 /// One message of the report socket.
 pub(super) struct Message {
@@ -20,7 +20,7 @@ pub(super) struct Message {
 
 /// The next message; `None` at the end.
 pub(super) fn receive(report: &OwnedFd) -> nix::Result<Option<Message>> {
-    let mut bytes = [0; report::LENGTH];
+    let mut bytes = [0; wire::LENGTH];
     let mut space = nix::cmsg_space!([RawFd; 2], UnixCredentials);
     let mut iov = [IoSliceMut::new(&mut bytes)];
     let message = recvmsg::<()>(

@@ -22,7 +22,8 @@ use crate::child::Stream;
 use crate::error::Error;
 use crate::outcome::{Class, Outcome, Usage};
 use crate::policy::Cell;
-use crate::report::{self, Record};
+use crate::wire::{self, Record};
+
 use crate::sys::{Failure, Result, clone, memory, signal};
 use crate::verify::Answer;
 use waker::Waker;
@@ -429,10 +430,10 @@ impl Running {
     }
 
     fn take_status(&mut self) {
-        let mut bytes = [0; report::LENGTH];
+        let mut bytes = [0; wire::LENGTH];
         while let Some(status) = &self.status {
             match nix::unistd::read(status, &mut bytes) {
-                Ok(report::LENGTH) => {}
+                Ok(wire::LENGTH) => {}
                 Err(Errno::EAGAIN | Errno::EINTR) => return,
                 // Init has closed it and is on its way out; a pipe at its end
                 // would keep poll awake until it has gone.

@@ -141,7 +141,7 @@ fn a_namespace_that_is_the_launchers_own_is_no_evidence() {
     let host = cellblock::launch::probe(&policy, Default::default()).expect("a host");
     let plan = cellblock::plan::build(&policy, &host.1, &request).expect("a plan");
     let own = std::process::id() as i32;
-    let error = cellblock::evidence::collect(&plan, own, 13).expect_err("this process is no cell");
+    let error = cellblock::report::collect(&plan, own, 13).expect_err("this process is no cell");
     assert!(error.what.contains("the user namespace is the launcher's own"), "{error}");
 }
 

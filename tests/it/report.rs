@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cellblock::evidence::ReportLine;
 use cellblock::launch::status::StatusLine;
+use cellblock::report::ReportLine;
 use jsonschema::Validator;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use cellblock::evidence::ReportLine;
 use cellblock::launch::status::StatusLine;
+use cellblock::report::ReportLine;
 use cellblock::verify::Document;
 
 use crate::tidy::root;

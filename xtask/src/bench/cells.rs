@@ -53,7 +53,8 @@ pub fn bubblewrap_as_written(stage: &Stage, payload: &[OsString]) -> CommandLine
     let line = "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup --unshare-net \
                 --ro-bind /usr /usr --ro-bind /etc /etc --symlink usr/bin /bin --symlink usr/lib /lib \
                 --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
-    let mut line: CommandLine = [BUBBLEWRAP].into_iter().chain(line.split_whitespace()).map(OsString::from).collect();
+    let mut line: CommandLine =
+        [BUBBLEWRAP].into_iter().chain(line.split_whitespace()).map(OsString::from).collect();
     line.extend(["--bind".into(), stage.scratch().into(), stage.scratch().into(), "--".into()]);
     line.extend_from_slice(payload);
     line

@@ -28,10 +28,17 @@ const MOUNTS: usize = 4000;
 /// One launch after another.
 pub fn one_at_a_time(stage: &Stage) -> Result<Vec<Figure>> {
     let full = cell(stage, &[], &nothing());
-    let mut figures = vec![against_the_same_mounts(stage, "full cell / bubblewrap".to_owned(), ROUNDS, 0.80)?];
+    let mut figures =
+        vec![against_the_same_mounts(stage, "full cell / bubblewrap".to_owned(), ROUNDS, 0.80)?];
     let written = bubblewrap_as_written(stage, &nothing());
     let own = cell(stage, &["--expose".into(), stage.scratch().into()], &nothing());
-    figures.push(compare("full cell / bubblewrap as its users write it".to_owned(), ROUNDS, 0.80, &own, &written)?);
+    figures.push(compare(
+        "full cell / bubblewrap as its users write it".to_owned(),
+        ROUNDS,
+        0.80,
+        &own,
+        &written,
+    )?);
     if let Some(before) = stage.before() {
         let before = [vec![before.into()], full[1..].to_vec()].concat();
         figures.push(compare("full cell / the one before".to_owned(), ROUNDS, 1.02, &full, &before)?);
@@ -84,13 +91,7 @@ fn against_the_same_mounts(stage: &Stage, name: String, rounds: usize, bar: f64)
     Ok(figure)
 }
 
-fn compare(
-    name: String,
-    rounds: usize,
-    bar: f64,
-    full: &CommandLine,
-    other: &CommandLine,
-) -> Result<Figure> {
+fn compare(name: String, rounds: usize, bar: f64, full: &CommandLine, other: &CommandLine) -> Result<Figure> {
     let [full, other, bare] = alternate([full, other, &nothing()], rounds)?;
     let [full, other, bare] = [full, other, bare].map(|times| median(&times));
     Ok(Figure {

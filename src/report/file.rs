@@ -1,12 +1,11 @@
-//! `--report`: what was applied, each member with its source, and how it ended.
+//! The file of a report, which has no name before it is whole.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{
@@ -14,122 +13,18 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, linkat, unlinkat};
-use schemars::JsonSchema;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::evidence::{hex, provider};
+use super::{Evidence, ReportEvent, ReportLine};
 use crate::error::{Error, Reason};
 use crate::host::Ids;
-use crate::outcome::{Class, Outcome, Told, Usage};
-use crate::plan::{Hidden, Plan, Step, Waiver};
+use crate::outcome::Outcome;
+use crate::plan::{Plan, Step};
 use crate::sys::fd::Identity;
 use crate::sys::mount::READ_ONLY;
-use crate::sys::{Errno, errno, fd};
+use crate::sys::{Errno, errno};
 use crate::verify::Line;
-
-/// One line of the report.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct ReportLine {
-    /// The format of this line: 1.
-    pub version: u32,
-    /// What it tells.
-    #[serde(flatten)]
-    pub event: ReportEvent,
-}
-
-/// What a line of the report tells.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub enum ReportEvent {
-    /// What was to be done.
-    Plan {
-        /// SHA-256, in hexadecimal, of what `cellblock plan --json` prints for this run.
-        digest: String,
-        /// `sealed` or `nested`.
-        mode: crate::policy::Mode,
-        /// The layers left out, and why.
-        waived: Vec<Waiver>,
-        /// What a layer holds alone where two should.
-        notes: Vec<String>,
-        /// How each hidden path is hidden.
-        hidden: Vec<Hidden>,
-        /// The run's own parts of the instance.
-        exposed: Vec<String>,
-    },
-    /// The program, as found in the cell before exec.
-    Provider {
-        /// Its path in the cell.
-        path: String,
-        /// Bytes.
-        size: u64,
-        /// SHA-256 of its content; none where it is larger than a gibibyte, as
-        /// an agent may have made it to keep the launcher busy, or where the run
-        /// was told to end meanwhile.
-        sha256: Option<String>,
-    },
-    /// What the kernel was told, and what it says of it.
-    Applied {
-        /// One member each.
-        evidence: Vec<Evidence>,
-    },
-    /// What a test from within found, before the provider ran.
-    Verified {
-        /// Whether no line is wrong.
-        sound: bool,
-        /// One each.
-        lines: Vec<Line>,
-    },
-    /// How it ended. This line is written in every case.
-    Outcome {
-        /// Why.
-        outcome: Class,
-        /// The launcher's exit code.
-        exit_code: u8,
-        /// The provider's own, where it exited.
-        code: Option<i32>,
-        /// The signal that ended the provider, where one did.
-        signal: Option<i32>,
-        /// From before the clone to the end of the cell.
-        wall_seconds: f64,
-        /// What the cell used.
-        usage: Usage,
-        /// Whether the run may go well on another host.
-        retryable: bool,
-        /// What kept the provider from running, where something did; or what went
-        /// wrong when it had ended.
-        error: Option<Reason>,
-        /// What the run had made at protected paths and was removed, relative to
-        /// the workspace.
-        swept: Vec<String>,
-        /// What the run changed that others will run, and that stays.
-        told: Vec<Told>,
-    },
-}
-
-/// One thing that is known of the cell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Evidence {
-    /// The layer it belongs to.
-    pub layer: String,
-    /// What.
-    pub name: String,
-    /// Its value.
-    pub value: serde_json::Value,
-    /// How that is known.
-    pub source: Source,
-}
-
-/// How a member of the evidence is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Source {
-    /// Read from the kernel.
-    Kernel,
-    /// Tried from inside.
-    Probed,
-    /// Given to a call that succeeded.
-    Installed,
-}
 
 /// A report in the making: a file without a name, which gets one in the end.
 /// A launcher that is killed leaves nothing behind.
@@ -383,180 +278,4 @@ pub fn digest(plan: &Plan) -> String {
         }
     }
     hex(&Sha256::digest(plan.to_json() + "\n"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Finds the program as the provider's process will, in its own tree.
-fn provider(plan: &Plan, pid: i32, go_on: &mut dyn FnMut() -> bool) -> Result<Option<ReportEvent>, Error> {
-    let failed = |what: String, error: &std::io::Error| Error::new("evidence", what).errno(errno(error));
-    let process = format!("/proc/{pid}");
-    let root =
-        File::open(format!("{process}/root")).map_err(|error| failed(format!("{process}/root"), &error))?;
-    let workdir =
-        File::open(format!("{process}/cwd")).map_err(|error| failed(format!("{process}/cwd"), &error))?;
-    for candidate in &plan.candidates {
-        let Some(file) = open_in(&root, &workdir, candidate) else {
-            continue;
-        };
-        let file = File::from(file);
-        let Ok(metadata) = file.metadata() else {
-            continue;
-        };
-        if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
-            continue;
-        }
-        let is_small = metadata.len() <= 1 << 30;
-        let sha256 = if is_small { hash(file, go_on) } else { Ok(None) };
-        let sha256 = sha256.map_err(|error| failed(candidate.to_string(), &error))?;
-        return Ok(Some(ReportEvent::Provider { path: candidate.to_string(), size: metadata.len(), sha256 }));
-    }
-    // Exec will say why.
-    Ok(None)
-}
-
-fn open_in(root: &File, workdir: &File, path: &CStr) -> Option<OwnedFd> {
-    let dir = if path.to_bytes().starts_with(b"/") { root } else { workdir };
-    fd::open_in_root(dir.as_raw_fd(), path).ok()
-}
-
-/// `None` where it was cut short.
-fn hash(mut file: File, go_on: &mut dyn FnMut() -> bool) -> std::io::Result<Option<String>> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(Some(hex(&hasher.finalize()))),
-            _ if !go_on() => return Ok(None),
-            got => hasher.update(&buffer[..got]),
-        }
-    }
-}
-
-/// Reads what the kernel says of the process at the gate, and adds what was
-/// tried and what was installed.
-///
-/// # Errors
-///
-/// When something cannot be read, a namespace is the launcher's own, or the
-/// Landlock domain does not hold.
-pub fn collect(plan: &Plan, pid: i32, root_listing: i32) -> Result<Vec<Evidence>, Error> {
-    let mut evidence = Vec::new();
-    let mut add = |layer: &str, name: &str, value: serde_json::Value, source| {
-        evidence.push(Evidence { layer: layer.to_owned(), name: name.to_owned(), value, source });
-    };
-    let read = |name: &str| {
-        let path = format!("/proc/{pid}/{name}");
-        let content = fs::read(&path).map_err(|error| Error::new("evidence", path).errno(errno(&error)))?;
-        // A path in the mount table, and a program's name, need not be text.
-        Ok(String::from_utf8_lossy(&content).into_owned())
-    };
-
-    for namespace in &plan.namespaces {
-        let name = namespace.name();
-        let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}"));
-        let own = link(&pid.to_string())
-            .map_err(|error| Error::new("evidence", format!("ns/{name}")).errno(errno(&error)))?;
-        let launchers = link("self");
-        let launchers = launchers.map_err(|error| {
-            Error::new("evidence", format!("the launcher's own ns/{name}")).errno(errno(&error))
-        })?;
-        if launchers == own {
-            return Err(Error::new("evidence", format!("the {name} namespace is the launcher's own")));
-        }
-        add("namespaces", name, own.to_string_lossy().into(), Source::Kernel);
-    }
-    for name in ["uid_map", "gid_map"] {
-        add("namespaces", name, read(name)?.split_whitespace().collect(), Source::Kernel);
-    }
-
-    let mounts: Vec<serde_json::Value> = read("mountinfo")?.lines().map(Into::into).collect();
-    add("mounts", "mountinfo", mounts.into(), Source::Kernel);
-
-    for line in read("status")?.lines() {
-        let Some((name, value)) = line.split_once(':') else {
-            continue;
-        };
-        let layer = match name {
-            "CapInh" | "CapPrm" | "CapEff" | "CapBnd" | "CapAmb" | "NoNewPrivs" | "Uid" | "Gid"
-            | "Groups" => "credentials",
-            "Seccomp" | "Seccomp_filters" => "seccomp",
-            _ => continue,
-        };
-        add(layer, name, value.split_whitespace().collect::<Vec<_>>().join(" ").into(), Source::Kernel);
-    }
-    add("descriptors", "open", descriptors(pid)?, Source::Kernel);
-
-    add("environment", "names", plan.environment_names().into(), Source::Installed);
-
-    let rules = plan.provider.iter().filter(|step| matches!(step, Step::AllowPath { .. })).count();
-    for step in &plan.provider {
-        match step {
-            Step::SetLimit { resource, value } => {
-                add("limits", resource.name(), (*value).into(), Source::Installed);
-            }
-            Step::CreateRuleset { handled } => {
-                add("landlock", "fs", crate::plan::landlock::rights(handled.fs).into(), Source::Installed);
-                add(
-                    "landlock",
-                    "scoped",
-                    crate::plan::landlock::scopes(handled.scoped).into(),
-                    Source::Installed,
-                );
-                add("landlock", "rules", rules.into(), Source::Installed);
-                if handled.fs != 0 {
-                    let answer = Errno::from_raw(root_listing);
-                    if answer != Errno::EACCES {
-                        let what = "listing / from within the Landlock domain: not refused with EACCES";
-                        let mut error = Error::new("evidence", what);
-                        error.errno = (root_listing != 0).then_some(answer);
-                        return Err(error
-                            .cause("the domain does not hold, or another filter stands around the launcher")
-                            .remedy("find out which with strace, or start outside that filter"));
-                    }
-                    let answer = format!("{answer:?}");
-                    add("landlock", "list /", answer.into(), Source::Probed);
-                }
-            }
-            Step::InstallFilter { name, program } => {
-                let mut hasher = Sha256::new();
-                for insn in program.iter() {
-                    hasher.update(insn.code.to_ne_bytes());
-                    hasher.update([insn.jt, insn.jf]);
-                    hasher.update(insn.k.to_ne_bytes());
-                }
-                add("seccomp", "filter", name.clone().into(), Source::Installed);
-                add("seccomp", "sha256", hex(&hasher.finalize()).into(), Source::Installed);
-            }
-            _ => {}
-        }
-    }
-    Ok(evidence)
-}
-
-/// A member of the evidence.
-pub fn value(evidence: &[Evidence], layer: &str, name: &str) -> Option<serde_json::Value> {
-    let member = evidence.iter().find(|member| member.layer == layer && member.name == name);
-    member.map(|member| member.value.clone())
-}
-
-/// The descriptors that exec will leave open, and where they lead.
-fn descriptors(pid: i32) -> Result<serde_json::Value, Error> {
-    let path = format!("/proc/{pid}/fd");
-    let failed = |error: std::io::Error| Error::new("evidence", path.clone()).errno(errno(&error));
-    let mut open = serde_json::Map::new();
-    for entry in fs::read_dir(&path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let number = entry.file_name().to_string_lossy().into_owned();
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).map_err(failed)?;
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
-        if flags & libc::O_CLOEXEC == 0 {
-            let target = fs::read_link(entry.path()).map_err(failed)?;
-            open.insert(number, target.to_string_lossy().into());
-        }
-    }
-    Ok(open.into())
 }
