@@ -592,7 +592,7 @@ const REFUSED_FLAGS: &[(&[&str], &str, &str)] = &[
     (&["--profile=./cell.toml"], "--profile: no built-in profile `./cell.toml`", "a file is given by --policy ./cell.toml"),
     (&["--workspace=~/repo"], "--workspace: `~` is not expanded: ~/repo", "write $HOME/repo"),
     (&["--policy=."], "--policy: cannot read .: Is a directory", "readable"),
-    (&["--policy=/dev/zero"], "--policy: /dev/zero is larger than 1048576 bytes", "something else"),
+    (&["--policy=/dev/zero"], "--policy: cannot read /dev/zero: Operation not supported", "a regular file or a pipe"),
     (&["--profile=codx"], "--profile: no built-in profile `codx`", "did you mean `codex`?"),
     (&["--profile=codex"], "profile codex:15: `${state}` is not defined", "--var state=VALUE"),
     (&["--profile=codex", "--var=state="], "profile codex:15: `${state}` is empty", "a shell variable in quotes that is not set"),
