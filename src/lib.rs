@@ -301,11 +301,10 @@ fn check_policy(options: CheckOptions) -> Result<bool, Error> {
     let facts = lint::Facts::probe(&policy, &options.cell.policy, ids);
     let mut warnings = lint::unused_variables(&policy, &unused);
     warnings.extend(lint::lint(&policy, &facts));
-    let words: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+    let report = lint::Report::new(&warnings, launch::protected(&policy, ids)?);
     print(&match options.json {
-        true => serde_json::to_string_pretty(&lint::Report::new(&warnings)).expect("plain values"),
-        false if words.is_empty() => "ok".to_owned(),
-        false => words.join("\n\n"),
+        true => serde_json::to_string_pretty(&report).expect("plain values"),
+        false => report.to_string(),
     })?;
     Ok(warnings.is_empty() || !options.strict)
 }

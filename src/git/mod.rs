@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod deep;
+pub mod fate;
 pub mod file;
 pub mod index;
 pub mod repository;

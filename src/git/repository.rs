@@ -263,7 +263,7 @@ pub fn head(root: BorrowedFd) -> Option<String> {
     line.map(|(commit, _)| commit.to_owned()).filter(|commit| is_name(commit))
 }
 
-fn c_string(path: &Path) -> std::ffi::CString {
+pub(super) fn c_string(path: &Path) -> std::ffi::CString {
     // No path of the kernel's holds a NUL byte; one of an agent's file leads nowhere then.
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, printable};
 use crate::fault;
 use crate::git::Repository;
+use crate::git::fate::{self, Protected};
 use crate::host::{Host, Ids, Kind, Lookup, links, worktree};
 use crate::limits::cgroup::Leaf;
 use crate::lint::{self, Warning};
@@ -326,6 +327,16 @@ fn look(policy: &Policy, ids: Ids) -> Host {
     let mut host = Host::probe(ids, policy.filesystem.system, own_filter, plan::paths(policy));
     look_at_repository(policy, &mut host);
     host
+}
+
+/// What becomes of each protected path of the workspace, as the id of the run sees it.
+///
+/// # Errors
+///
+/// When this process cannot take that id.
+pub fn protected(policy: &Policy, ids: Option<Ids>) -> Result<Vec<Protected>, Error> {
+    let look = || Ok(policy.workspace.as_ref().map(fate::of).unwrap_or_default());
+    ids.map_or_else(look, |ids| ids::as_run(ids, look))
 }
 
 /// Looks at what git tracks of the protected paths, and at what is held for that.

@@ -22,7 +22,8 @@ pub use missing::unused_variables;
 pub use service::{Service, Socket};
 pub use set_gid::SetGid;
 
-use crate::error::Error;
+use crate::error::{Error, printable};
+use crate::git::fate::{Fate, Protected};
 use crate::host::Host;
 use crate::policy::secret::{is_model_key, looks_secret};
 use crate::policy::{Layer, Mode, NetworkMode, Policy};
@@ -58,12 +59,39 @@ pub struct Report<'a> {
     pub ok: bool,
     /// The warnings.
     pub warnings: &'a [Warning],
+    /// The protected paths of a workspace that takes writes.
+    pub protected: Vec<Protected>,
 }
 
 impl Report<'_> {
     /// With the version of today.
-    pub fn new(warnings: &[Warning]) -> Report<'_> {
-        Report { version: 1, ok: warnings.is_empty(), warnings }
+    pub fn new(warnings: &[Warning], protected: Vec<Protected>) -> Report<'_> {
+        Report { version: 1, ok: warnings.is_empty(), warnings, protected }
+    }
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let warnings: Vec<String> =
+            self.warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+        f.write_str(if self.ok { "ok" } else { "" })?;
+        f.write_str(&warnings.join("\n\n"))?;
+        let mut last = None;
+        for Protected { fate, path } in &self.protected {
+            if last.replace(*fate) != Some(*fate) {
+                f.write_str(match fate {
+                    Fate::Held => "\n\nheld: the cell cannot change or make these protected paths",
+                    Fate::Swept => {
+                        "\n\nswept: what the run makes at these protected paths is removed after it"
+                    }
+                    Fate::Told => {
+                        "\n\ntold: git tracks these protected paths; a run that changes one says so"
+                    }
+                })?;
+            }
+            write!(f, "\n  {}", printable(path))?;
+        }
+        Ok(())
     }
 }
 

@@ -313,6 +313,42 @@ fn a_long_sweep_hears_term_and_says_what_is_left() {
     assert!(!Path::new(&user.path("work/.vscode")).exists());
 }
 
+#[test]
+fn policy_check_says_what_becomes_of_each_protected_path() {
+    let Some(repository) =
+        Repository::new("protect = [\".git/hooks/\", \".vscode/\", \".envrc\", \".idea/\"]")
+    else {
+        return;
+    };
+    repository.host("echo mine > .vscode/local.json; mkdir .idea");
+    let check = |options: &[&str]| {
+        let mut check = repository.user.command(repository.user.path("cellblock").to_str().expect("a path"));
+        let options = ["policy", "check", "--policy", "p.toml"].iter().chain(options);
+        text(&check.args(options).output().expect("a check"))
+    };
+    let said = check(&[]);
+    for (fate, paths) in [
+        ("held: ", ".git/hooks\n  .idea\n  .vscode/local.json\n"),
+        ("swept: ", ".envrc\n  .git/commondir\n  .git/config.worktree\n  .vscode\n"),
+        ("told: ", ".vscode/settings.json\n"),
+    ] {
+        let part = said.split("\n\n").find(|part| part.starts_with(fate)).unwrap_or_else(|| panic!("{said}"));
+        let (_, listed) = part.split_once("\n  ").expect("paths");
+        assert_eq!(listed.trim_end(), paths.trim_end(), "{said}");
+    }
+    assert!(said.lines().all(|line| line.len() <= 80), "{said}");
+    let json: Value = serde_json::from_str(&check(&["--json"])).expect("JSON");
+    let told = serde_json::json!({ "fate": "told", "path": ".vscode/settings.json" });
+    assert!(json["protected"].as_array().expect("a list").contains(&told), "{json}");
+    // A run does what was said.
+    let script = "(echo > .idea/x) 2>/dev/null && exit 9; (echo > .vscode/local.json) 2>/dev/null && exit 9; \
+                  echo > .envrc; echo > .vscode/new; echo > .vscode/settings.json";
+    let (code, said, last) = repository.cell(script);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(Repository::paths(&last, "swept"), [".envrc", ".vscode/new"], "{said}");
+    assert_eq!(Repository::paths(&last, "told"), [".vscode/settings.json"], "{said}");
+}
+
 /// What git outside would run by settings that were there, or finds by looking around.
 #[test]
 fn what_git_runs_already_is_told_when_the_run_changes_it() {
