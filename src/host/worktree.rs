@@ -52,11 +52,7 @@ fn line(path: &Path, prefix: &[u8]) -> Option<PathBuf> {
 pub fn unseen(policy: &Policy) -> Option<PathBuf> {
     let workspace = policy.workspace.as_ref()?;
     let repository = repository(&workspace.dir)?;
-    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &*bind.dest));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &*expose.path));
-    let mut views = binds.chain(exposures).chain([(&*workspace.dir, &*workspace.at)]);
-    let is_seen = views.any(|(source, place)| {
-        repository.strip_prefix(source).is_ok_and(|below| place.join(below) == repository)
-    });
+    let mut views = policy.views().filter(|view| !view.role.is_of_the_channel());
+    let is_seen = views.any(|view| view.place_of(&repository).as_ref() == Some(&repository));
     (!is_seen).then_some(repository)
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::facts::in_homes;
 use super::places::STARTUP;
-use super::views::{CHANNEL, EXPOSURE, View, Views, WORKSPACE};
+use super::views::Views;
 use super::{Facts, HarnessDirectory, Role, Service, Warning, listed_paths, plural, warning};
-use crate::policy::{Channel, Entry, Layer, LockAccess, Mode, PATH, Policy};
+use crate::policy::{Channel, Entry, Layer, LockAccess, Mode, PATH, Policy, View, ViewRole};
 
 /// The warnings about files, view by view.
 pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Vec<Warning> {
@@ -54,7 +54,7 @@ fn sockets(views: &Views, view: &View, facts: &Facts) -> Vec<Warning> {
             );
             let why =
                 format!("connect(2) asks nothing of a mount, and {} {}", service.name(), service.power());
-            warning("socket-in-view", &view.origin, what, why, keep_out(view, &paths))
+            warning("socket-in-view", view.origin, what, why, keep_out(view, &paths))
         })
         .collect()
 }
@@ -64,7 +64,7 @@ fn host_path(views: &Views, view: &View, facts: &Facts) -> Option<Warning> {
     (!paths.is_empty()).then(|| {
         warning(
             "writable-path",
-            &view.origin,
+            view.origin,
             format!("{} holds {}, on PATH of the caller", named(view), listed_paths(paths.iter().copied())),
             "a program that the cell leaves there is run outside of it, by the name of another",
             "bind it read-only, or take the directory off PATH",
@@ -93,7 +93,7 @@ fn cell_path(views: &Views, facts: &Facts) -> Vec<Warning> {
         .map(|(place, view)| {
             warning(
                 "writable-cell-path",
-                &view.origin,
+                view.origin,
                 format!("{} makes {} writable, on PATH in the cell", named(view), place.display()),
                 "a program that one run leaves there is run by the next, by the name of another",
                 "bind it read-only, or take the directory off PATH",
@@ -111,7 +111,7 @@ fn home(views: &Views, view: &View, facts: &Facts) -> Vec<Warning> {
     if !homes.is_empty() {
         warnings.push(warning(
             "home-in-view",
-            &view.origin,
+            view.origin,
             format!(
                 "{} shows {} {}",
                 named(view),
@@ -125,7 +125,7 @@ fn home(views: &Views, view: &View, facts: &Facts) -> Vec<Warning> {
     if !startup.is_empty() {
         warnings.push(warning(
             "writable-startup",
-            &view.origin,
+            view.origin,
             format!("{} lets the cell write {}", named(view), listed_paths(startup)),
             "shells, sessions, ssh, git and agents outside of the cell run what stands there",
             "bind it read-only, or give the run a directory of its own",
@@ -140,7 +140,7 @@ fn credentials(views: &Views, view: &View, facts: &Facts) -> Option<Warning> {
     (!shown.is_empty()).then(|| {
         warning(
             "credentials-in-view",
-            &view.origin,
+            view.origin,
             format!("{} shows {}", named(view), listed_paths(shown.iter().copied())),
             "the cell can read these credentials, and use them wherever it can connect",
             keep_out(view, &shown),
@@ -152,7 +152,7 @@ fn harness(views: &Views, view: &View, facts: &Facts) -> Vec<Warning> {
     // A workspace is where one stands, and was named for that.
     let is_meant = |directory: &HarnessDirectory| {
         let stands = matches!(directory.role, Role::WorkingDirectory | Role::ParentsWorkingDirectory);
-        stands && view.kind == WORKSPACE && directory.path == view.source
+        stands && view.role == ViewRole::Workspace && directory.path == view.source
     };
     let shown =
         facts.harness.iter().filter(|directory| views.shows(view, &directory.path) && !is_meant(directory));
@@ -177,7 +177,7 @@ fn harness(views: &Views, view: &View, facts: &Facts) -> Vec<Warning> {
                 Role::Launcher => ("the directory of cellblock itself", "what lies beside it can be read"),
             };
             let what = format!("{} shows {}, {whose}", named(view), path.display());
-            warning("harness-in-view", &view.origin, what, why, keep_out(view, &[path]))
+            warning("harness-in-view", view.origin, what, why, keep_out(view, &[path]))
         })
         .collect()
 }
@@ -192,7 +192,7 @@ fn policy_files(views: &Views, view: &View, facts: &Facts) -> Option<Warning> {
     (!shown.is_empty()).then(|| {
         let files = plural(&shown, "the policy file", "the policy files");
         let what = format!("{} shows {files} {}", named(view), listed_paths(shown.iter().copied()));
-        warning("policy-in-view", &view.origin, what, why, keep_out(view, &shown))
+        warning("policy-in-view", view.origin, what, why, keep_out(view, &shown))
     })
 }
 
@@ -208,7 +208,7 @@ fn channel_in_rights(views: &Views, channel: &Channel) -> Vec<Warning> {
     let tmpfs = policy.filesystem.tmpfs.iter().map(|tmpfs| (&*tmpfs.path, tmpfs.origin.to_string()));
     let built_in = ["/tmp", "/dev/shm"].map(|path| (Path::new(path), "built in".to_owned()));
     let fresh: Vec<_> = [home].into_iter().chain(tmpfs).chain(built_in).collect();
-    let others = views.all.iter().filter(|view| !view.kind.starts_with("channel"));
+    let others = views.all.iter().filter(|view| !view.role.is_of_the_channel());
     let shown: Vec<_> = others
         .flat_map(|view| [view.source, view.place].map(|path| (path, view.origin.to_string())))
         .collect();
@@ -256,7 +256,7 @@ fn writable<'a>(views: &Views, view: &View, paths: &'a [PathBuf]) -> Vec<&'a Pat
 }
 
 fn named(view: &View) -> String {
-    format!("the {} {}", view.kind, view.source.display())
+    format!("the {} {}", view.role.name(), view.source.display())
 }
 
 /// How `paths` are kept out of a view.
@@ -267,7 +267,7 @@ fn keep_out(view: &View, paths: &[impl AsRef<Path>]) -> String {
         return "leave this entry out".to_owned();
     }
     // Nothing can be hidden in what is the run's own.
-    if view.kind == EXPOSURE || view.kind == CHANNEL {
+    if matches!(view.role, ViewRole::Exposure | ViewRole::Channel) {
         return format!("keep {} out of {source}", listed_paths(paths()));
     }
     let hidden: Vec<String> = paths().map(|path| format!("{:?}", path.display().to_string())).collect();

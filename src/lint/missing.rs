@@ -7,20 +7,8 @@ use crate::policy::{Origin, Policy};
 
 /// What a run needs on the host, and where the policy says so.
 pub(super) fn needed(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
-    let binds = policy.filesystem.binds().filter(|bind| !bind.optional);
-    let exposures = policy.run.expose.iter().filter(|expose| !expose.create);
-    let channel = policy.channel.iter().flat_map(|channel| {
-        let entries =
-            [&channel.fifo, &channel.lock, &channel.read_only, &channel.execute].into_iter().flatten();
-        let entries = entries.map(|entry| (&*entry.path, &entry.origin));
-        entries.chain([(&*channel.dir, &channel.origin)])
-    });
-    binds
-        .map(|bind| (&*bind.src, &bind.origin))
-        .chain(exposures.map(|expose| (&*expose.path, &expose.origin)))
-        .chain(policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin)))
-        .chain(policy.seccomp.file.iter().map(|file| (&*file.path, &file.origin)))
-        .chain(channel)
+    let sources = policy.views().filter(|view| view.is_needed).map(|view| (view.source, view.origin));
+    sources.chain(policy.seccomp.file.iter().map(|file| (&*file.path, &file.origin)))
 }
 
 /// A run would end with an error for each of these.

@@ -26,7 +26,7 @@ use crate::error::{Error, printable};
 use crate::git::fate::{Fate, Protected};
 use crate::host::Host;
 use crate::policy::secret::{is_model_key, looks_secret};
-use crate::policy::{Layer, Mode, NetworkMode, Policy};
+use crate::policy::{Layer, Mode, NetworkMode, Policy, ViewRole};
 
 /// One known way out of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -129,12 +129,7 @@ fn retain_unaccepted(policy: &Policy, warnings: &mut Vec<Warning>) {
 pub fn at_start(policy: &Policy, host: &Host, set_gid: Option<SetGid>) -> Vec<Warning> {
     const OF_FILES: [&str; 4] =
         ["home-in-view", "credentials-in-view", "writable-startup", "harness-in-view"];
-    let shows_nothing = policy.filesystem.binds().next().is_none()
-        && policy.run.expose.is_empty()
-        && policy.channel.is_none()
-        && policy.workspace.is_none()
-        && policy.run.hide.is_empty();
-    if shows_nothing {
+    if policy.views().next().is_none() && policy.run.hide.is_empty() {
         return Vec::new();
     }
     let facts = Facts { set_gid, ..Facts::at_start(policy, host) };
@@ -203,8 +198,8 @@ fn network(policy: &Policy, facts: &Facts) -> Vec<Warning> {
 /// A mistyped path hides nothing. A profile names what only some instances have: of
 /// its paths those matter that a view would show.
 fn hidden<'a>(policy: &'a Policy, facts: &'a Facts) -> impl Iterator<Item = Warning> + 'a {
-    let binds = policy.filesystem.binds().map(|bind| &bind.src);
-    let views: Vec<_> = binds.chain(policy.workspace.iter().map(|workspace| &workspace.dir)).collect();
+    let views = policy.views().filter(|view| view.role.is_bind() || view.role == ViewRole::Workspace);
+    let views: Vec<&Path> = views.map(|view| view.source).collect();
     let missing = policy.run.hide.iter().filter(|hidden| facts.missing.contains(&hidden.path));
     // One that an exposure is to be made in has the name that was meant.
     let is_used = |path: &Path| policy.run.expose.iter().any(|expose| expose.path.starts_with(path));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Facts, Warning, warning};
 use crate::git::{config, file};
-use crate::policy::{Access, Layer, Mode, Origin, Policy};
+use crate::policy::{Access, Layer, Mode, Policy, View, ViewRole};
 
 /// Where git keeps what the members of a group share.
 const OF_GIT: [&str; 3] = [".git", ".git/objects", ".git/refs"];
@@ -32,18 +32,18 @@ impl SetGid {
         }
         let workspace = policy.workspace.as_ref().filter(|workspace| workspace.access == Access::ReadWrite);
         let of_git = workspace.iter().flat_map(|workspace| OF_GIT.map(|place| workspace.dir.join(place)));
-        let mut places = writable(policy).map(|(path, _)| path.to_owned()).chain(of_git);
+        let mut places = writable(policy).into_iter().map(|view| view.source.to_owned()).chain(of_git);
         let directory = places.find(|place| hands_down(place)).map(SetGid::Directory);
         directory.or_else(|| shared_repository(&workspace?.dir).map(SetGid::SharedRepository))
     }
 }
 
 /// The trees that the cell may write, and where the policy names them.
-fn writable(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
-    let workspace = policy.workspace.iter().filter(|workspace| workspace.access == Access::ReadWrite);
-    let binds = policy.filesystem.bind.iter().map(|bind| (&*bind.src, &bind.origin));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
-    workspace.map(|workspace| (&*workspace.dir, &workspace.origin)).chain(binds).chain(exposures)
+fn writable(policy: &Policy) -> Vec<View<'_>> {
+    let trees = policy.views().filter(|view| view.is_writable && !view.role.is_of_the_channel());
+    let mut trees: Vec<View> = trees.collect();
+    trees.sort_by_key(|view| view.role != ViewRole::Workspace);
+    trees
 }
 
 fn hands_down(place: &Path) -> bool {
@@ -68,7 +68,7 @@ pub(super) fn warnings(policy: &Policy, facts: &Facts) -> Option<Warning> {
         SetGid::Directory(path) => (path, "has the set-group-id bit"),
         SetGid::SharedRepository(path) => (path, "sets core.sharedRepository"),
     };
-    let (_, origin) = writable(policy).find(|(tree, _)| path.starts_with(tree))?;
+    let origin = writable(policy).into_iter().find(|view| path.starts_with(view.source))?.origin;
     let path: PathBuf = path.components().collect();
     let filter = if policy.mode == Mode::Nested { "nested-set-gid" } else { "provider-set-gid" };
     Some(warning(

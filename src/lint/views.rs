@@ -1,21 +1,9 @@
 //! What a policy shows of the host, by path alone.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-use crate::policy::{Access, Origin, Policy, System};
-
-/// One part of the host that the cell sees.
-pub(super) struct View<'a> {
-    /// Path on the host.
-    pub source: &'a Path,
-    /// Path in the cell.
-    pub place: &'a Path,
-    /// Whether what the cell writes there lands on the host.
-    pub is_writable: bool,
-    /// What messages call it.
-    pub kind: &'static str,
-    pub origin: Origin,
-}
+use crate::policy::{Origin, Policy, System, View, ViewRole};
 
 /// The views of a policy, and what lies over them.
 pub(super) struct Views<'a> {
@@ -23,58 +11,35 @@ pub(super) struct Views<'a> {
     pub all: Vec<View<'a>>,
 }
 
-/// The kinds that rules ask for.
-pub(super) const EXPOSURE: &str = "exposure";
-pub(super) const CHANNEL: &str = "channel";
-pub(super) const WORKSPACE: &str = "workspace";
+static OF_THE_SYSTEM: LazyLock<Origin> = LazyLock::new(|| "filesystem.system".into());
 
 impl<'a> Views<'a> {
     pub fn of(policy: &'a Policy) -> Views<'a> {
-        let mut all = Vec::new();
-        let mut add = |source: &'a Path, place: &'a Path, is_writable, kind, origin: &Origin| {
-            all.push(View { source, place, is_writable, kind, origin: origin.clone() });
+        let usr = Path::new("/usr");
+        let usr = View {
+            source: usr,
+            place: usr,
+            role: ViewRole::System,
+            is_writable: false,
+            is_needed: false,
+            origin: &OF_THE_SYSTEM,
         };
-        if policy.filesystem.system != System::None {
-            let usr = Path::new("/usr");
-            add(usr, usr, false, "view", &"filesystem.system".into());
-        }
-        for bind in &policy.filesystem.ro_bind {
-            add(&bind.src, &bind.dest, false, "view", &bind.origin);
-        }
-        for bind in &policy.filesystem.bind {
-            add(&bind.src, &bind.dest, true, "writable view", &bind.origin);
-        }
-        for expose in &policy.run.expose {
-            add(&expose.path, &expose.path, true, EXPOSURE, &expose.origin);
-        }
-        if let Some(channel) = &policy.channel {
-            add(&channel.dir, &channel.dir, channel.replaceable, CHANNEL, &channel.origin);
-            for entry in channel.read_only.iter().chain(&channel.execute) {
-                add(&entry.path, &entry.path, false, "channel's", &entry.origin);
-            }
-        }
-        if let Some(workspace) = &policy.workspace {
-            let is_writable = workspace.access == Access::ReadWrite;
-            add(&workspace.dir, &workspace.at, is_writable, WORKSPACE, &workspace.origin);
-        }
-        Views { policy, all }
+        let system = (policy.filesystem.system != System::None).then_some(usr);
+        let asked = policy.views().filter(|view| !matches!(view.role, ViewRole::Fifo | ViewRole::Lock));
+        Views { policy, all: system.into_iter().chain(asked).collect() }
     }
 
     /// Whether the cell sees `path` of the host by this view: it is not hidden,
     /// and no other entry lies over it.
     pub fn shows(&self, view: &View, path: &Path) -> bool {
-        let Ok(rest) = path.strip_prefix(view.source) else { return false };
-        let place = view.place.join(rest);
+        let Some(place) = view.place_of(path) else { return false };
         let mut covers = self.places().filter(|cover| *cover != view.place && cover.starts_with(view.place));
-        !self.policy.run.hides_in(view.source, path) && !covers.any(|cover| place.starts_with(cover))
+        view.shows(self.policy, path) && !covers.any(|cover| place.starts_with(cover))
     }
 
     /// Whether what the cell does to `path` is done on the host.
     pub fn lets_write(&self, view: &View, path: &Path) -> bool {
-        let workspace = self.policy.workspace.iter().filter(|_| view.kind == WORKSPACE);
-        let mut protected = workspace
-            .flat_map(|workspace| workspace.protect.iter().map(|protect| workspace.dir.join(&protect.path)));
-        view.is_writable && self.shows(view, path) && !protected.any(|protect| path.starts_with(protect))
+        view.is_writable_at(self.policy, path) && self.shows(view, path)
     }
 
     /// The view that a path of the cell leads to, and what it stands for on the host.

@@ -5,7 +5,7 @@ mod workspace;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::{PolicyError, Problem};
 use super::file::{
@@ -16,7 +16,7 @@ use super::load::Source;
 use super::vars::utf8;
 use super::{
     Bind, Cell, Channel, Entry, Environment, Expose, ExposeKind, Filesystem, Layer, Limits, LockAccess, Mode,
-    Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, check,
+    Network, Origin, Policy, Require, RunScope, Seccomp, Tmpfs, View, check,
 };
 use crate::cli::CellOptions;
 use workspace::DraftWorkspace;
@@ -395,20 +395,16 @@ fn resolve(entries: Vec<Entry>, dir: &Path, below: bool) -> Result<Vec<Entry>, P
 /// Refuses two entries on one place of the cell: one would cover the other.
 fn one_entry_each(policy: &Policy) -> Result<(), PolicyError> {
     let filesystem = &policy.filesystem;
-    let binds = filesystem.binds().map(|bind| (&bind.dest, &bind.origin));
-    let tmpfs = filesystem.tmpfs.iter().map(|t| (&t.path, &t.origin));
-    let devices = filesystem.devices.iter().map(|device| (&device.path, &device.origin));
-    let exposed = policy.run.expose.iter().map(|e| (&e.path, &e.origin));
-    let workspace = policy.workspace.iter().map(|w| (&w.at, &w.origin));
-    let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = channel.entries().map(|e| (&e.path, &e.origin));
-        entries.chain([(&channel.dir, &channel.origin)])
-    });
+    let (binds, others): (Vec<View>, Vec<View>) = policy.views().partition(|view| view.role.is_bind());
+    let tmpfs = filesystem.tmpfs.iter().map(|tmpfs| (&*tmpfs.path, &tmpfs.origin));
+    let devices = filesystem.devices.iter().map(|device| (&*device.path, &device.origin));
+    let binds = binds.iter().map(|view| (view.place, view.origin));
+    let others = others.iter().map(|view| (view.place, view.origin));
 
-    let mut taken: BTreeMap<&PathBuf, &Origin> = BTreeMap::new();
-    for (path, origin) in binds.chain(tmpfs).chain(devices).chain(exposed).chain(workspace).chain(channel) {
+    let mut taken: BTreeMap<&Path, &Origin> = BTreeMap::new();
+    for (path, origin) in binds.chain(tmpfs).chain(devices).chain(others) {
         if let Some(other) = taken.insert(path, origin) {
-            let (path, other) = (path.clone(), other.clone());
+            let (path, other) = (path.to_owned(), other.clone());
             return Err(Problem::Duplicate { path, other }.at(origin));
         }
     }

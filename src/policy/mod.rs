@@ -13,13 +13,16 @@ pub mod schema;
 pub mod secret;
 pub mod show;
 pub mod vars;
+mod view;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use view::{View, ViewRole};
 
 /// The place an entry was written at: `policy.toml:12` or `--ro-bind`.
 ///
@@ -484,33 +487,6 @@ impl Policy {
         let exposures = expose.iter_mut().map(|expose| &mut expose.path);
         let workspace = self.workspace.iter_mut().map(|workspace| &mut workspace.dir);
         binds.chain(scope).chain(exposures).chain(channel).chain(workspace)
-    }
-}
-
-impl Filesystem {
-    /// Every view, the read-only ones first.
-    pub fn binds(&self) -> impl Iterator<Item = &Bind> {
-        self.ro_bind.iter().chain(&self.bind)
-    }
-}
-
-impl RunScope {
-    /// Whether a hidden path is or holds `path`.
-    pub fn hides(&self, path: &Path) -> bool {
-        self.hide.iter().any(|hidden| path.starts_with(&hidden.path))
-    }
-
-    /// Whether a view of `source` lacks `path`, as something between them is hidden.
-    pub fn hides_in(&self, source: &Path, path: &Path) -> bool {
-        let mut inside = self.hide.iter().filter(|hidden| hidden.path.starts_with(source));
-        inside.any(|hidden| path.starts_with(&hidden.path))
-    }
-}
-
-impl Channel {
-    /// Every entry, of whatever kind.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        [&self.fifo, &self.lock, &self.read_only, &self.execute].into_iter().flatten()
     }
 }
 

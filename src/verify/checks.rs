@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::harness::Harness;
-use super::scene::{Grant, Scene, View};
+use super::scene::{Scene, View};
 use super::{Canary, Check, Expect, sockets, text};
 use crate::host::{File, Kind, Lookup, look_up};
 use crate::mounts::join;
 use crate::plan::{PROC_MASKS, Probe};
-use crate::policy::{Access, Layer, LockAccess, ProtectMissing};
+use crate::policy::{Access, Layer, LockAccess, ProtectMissing, ViewRole};
 
 const NESTED_LOCK: &str = "in mode nested Landlock has no file rights, and the mount does not stop it";
 const GRANTED_WHOLE: &str = "the channel is replaceable: what Landlock grants on it holds for all in it";
@@ -83,7 +83,7 @@ fn unseen_at(
             checks.push(Check::new(name, object(&place), expect, Probe::List { path: text(&place) }));
             continue;
         }
-        let is_masked = view.is_some_and(|view| view.grant.is_writable()) && is_hidden(scene, path);
+        let is_masked = view.is_some_and(|view| view.is_writable) && is_hidden(scene, path);
         let expect = match view {
             Some(_) if is_masked => Expect::Masked,
             None if is_taken || scene.has_own(path) => Expect::Other,
@@ -146,7 +146,7 @@ fn siblings(scene: &Scene, checks: &mut Vec<Check>) {
     let own = scene
         .views
         .iter()
-        .filter(|view| matches!(view.grant, Grant::Exposure | Grant::Channel | Grant::Workspace(_)));
+        .filter(|view| matches!(view.role, ViewRole::Exposure | ViewRole::Channel | ViewRole::Workspace));
     let parents: BTreeSet<&Path> = own.filter_map(|view| view.source.parent()).collect();
     // What a view shows beside them is granted.
     let is_unseen = |parent: &&Path| *parent != Path::new("/") && !is_shown(scene, parent);
@@ -194,7 +194,7 @@ fn canaries(scene: &Scene, checks: &mut Vec<Check>) {
         unseen(scene, "canary:path", path, checks);
         // The run's own may lie in it; what else is shown of it is no more hidden than it.
         let parts = scene.views.iter().filter(|view| view.source != *path && view.source.starts_with(path));
-        for view in parts.filter(|view| matches!(view.grant, Grant::ReadOnly | Grant::Writable)) {
+        for view in parts.filter(|view| matches!(view.role, ViewRole::ReadOnly | ViewRole::Writable)) {
             let object = format!("{object}, of it {}, at {}", view.source.display(), view.place.display());
             let probe = Probe::Stat { path: text(&view.place), file: None };
             checks.push(Check::new("canary:path", object, Expect::Denied, probe));
@@ -267,32 +267,31 @@ fn processes(scene: &Scene, checks: &mut Vec<Check>) {
 /// What the policy grants must work, and no more than that.
 fn grants(scene: &Scene, checks: &mut Vec<Check>) {
     for view in &scene.views {
-        match (view.grant, view.kind) {
-            (Grant::System, _) | (_, Kind::Device | Kind::Socket) => {}
-            (Grant::ReadOnly | Grant::Workspace(Access::ReadOnly), _) => {
-                let (readable, changed) = match view.grant {
-                    Grant::ReadOnly => ("view:readable", "view:read-only"),
+        match (view.role, view.kind) {
+            (ViewRole::System, _) | (_, Kind::Device | Kind::Socket) => {}
+            (ViewRole::ReadOnly | ViewRole::Workspace, _) if !view.is_writable => {
+                let (readable, changed) = match view.role {
+                    ViewRole::ReadOnly => ("view:readable", "view:read-only"),
                     _ => ("workspace:readable", "workspace:read-only"),
                 };
                 checks
                     .extend([readable_check(readable, view), writable_check(changed, view, Expect::Denied)]);
             }
-            (Grant::Writable | Grant::Exposure | Grant::Workspace(Access::ReadWrite), _) => {
-                let (readable, writable) = match view.grant {
-                    Grant::Writable => ("view:readable", "view:writable"),
-                    Grant::Exposure => ("run:exposure-readable", "run:exposure-writable"),
+            (ViewRole::ReadOnly | ViewRole::Writable | ViewRole::Exposure | ViewRole::Workspace, _) => {
+                let (readable, writable) = match view.role {
+                    ViewRole::Writable => ("view:readable", "view:writable"),
+                    ViewRole::Exposure => ("run:exposure-readable", "run:exposure-writable"),
                     _ => ("workspace:readable", "workspace:writable"),
                 };
                 checks
                     .extend([readable_check(readable, view), writable_check(writable, view, Expect::Works)]);
             }
-            (Grant::Channel, _) => {
-                let is_replaceable = scene.policy.channel.as_ref().is_some_and(|channel| channel.replaceable);
-                let expect = if is_replaceable { Expect::Works } else { Expect::Denied };
+            (ViewRole::Channel, _) => {
+                let expect = if view.is_writable { Expect::Works } else { Expect::Denied };
                 checks.push(writable_check("channel:entries", view, expect));
             }
-            (Grant::Fifo, _) => fifo(scene, view, checks),
-            (Grant::Lock, _) => {
+            (ViewRole::Fifo, _) => fifo(scene, view, checks),
+            (ViewRole::Lock, _) => {
                 let may_read = scene.policy.channel.as_ref().map(|channel| channel.lock_access);
                 let read = match may_read {
                     Some(LockAccess::Read) => Expect::Works,
@@ -301,10 +300,10 @@ fn grants(scene: &Scene, checks: &mut Vec<Check>) {
                 checks.push(open("channel:lock-read", view, libc::O_RDONLY, read));
                 checks.push(open("channel:lock-write", view, libc::O_WRONLY, Expect::Denied));
             }
-            (Grant::Read | Grant::Execute, _) => {
+            (ViewRole::Read | ViewRole::Execute, _) => {
                 checks.push(readable_check("channel:readable", view));
                 checks.push(writable_check("channel:read-only", view, Expect::Denied));
-                if view.grant == Grant::Execute && view.kind == Kind::File {
+                if view.role == ViewRole::Execute && view.kind == Kind::File {
                     let probe = Probe::Access { path: text(&view.place), mode: libc::X_OK };
                     let object = view.place.display().to_string();
                     checks.push(Check::new("channel:executable", object, Expect::Works, probe));
@@ -324,13 +323,13 @@ fn elsewhere(scene: &Scene, view: &View, checks: &mut Vec<Check>) {
     for (place, _) in scene.places(&view.source).into_iter().filter(|(place, _)| *place != view.place) {
         let other = View { place, ..view.clone() };
         let read = |name| open(name, &other, libc::O_RDONLY, Expect::Denied);
-        match view.grant {
-            Grant::Fifo => checks.push(read("channel:fifo-read")),
-            Grant::Lock => {
+        match view.role {
+            ViewRole::Fifo => checks.push(read("channel:fifo-read")),
+            ViewRole::Lock => {
                 checks.extend((!may_read).then(|| read("channel:lock-read")));
                 checks.push(open("channel:lock-write", &other, libc::O_WRONLY, Expect::Denied));
             }
-            Grant::Read | Grant::Execute => {
+            ViewRole::Read | ViewRole::Execute => {
                 checks.push(writable_check("channel:read-only", &other, Expect::Denied));
             }
             _ => {}
@@ -427,7 +426,7 @@ fn protected(scene: &Scene, checks: &mut Vec<Check>) {
         };
         // Another view that can be written is another way to it.
         let places = scene.places(&source).into_iter().chain(scene.parts(&source));
-        for (place, _) in places.filter(|(_, view)| view.grant.is_writable()) {
+        for (place, _) in places.filter(|(_, view)| view.is_writable) {
             let path = text(&place);
             let probe = match kind {
                 Kind::Directory => Probe::Make { path },

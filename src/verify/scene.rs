@@ -11,7 +11,7 @@ use super::{Canary, Request};
 use crate::error::Error;
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::mounts::{Mount, Mounts, join};
-use crate::policy::{Access, Mode, Policy, Protect};
+use crate::policy::{Mode, Policy, Protect, ViewRole};
 use crate::sys::errno;
 
 /// Without the mounts, a path that must not be seen is looked for under its own name alone.
@@ -28,33 +28,12 @@ pub(super) struct View {
     pub source: PathBuf,
     pub place: PathBuf,
     pub kind: Kind,
-    pub grant: Grant,
+    pub role: ViewRole,
+    pub is_writable: bool,
     /// Its file system, and which path of that it shows.
     pub located: Option<(String, PathBuf)>,
     /// What the host has mounted there and below.
     pub mounts: Vec<Mount>,
-}
-
-/// What a view is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grant {
-    System,
-    ReadOnly,
-    Writable,
-    Exposure,
-    Channel,
-    Fifo,
-    Lock,
-    Read,
-    Execute,
-    Workspace(Access),
-}
-
-impl Grant {
-    /// Whether new names can appear in it.
-    pub fn is_writable(self) -> bool {
-        matches!(self, Grant::Writable | Grant::Exposure | Grant::Workspace(Access::ReadWrite))
-    }
 }
 
 /// All of it.
@@ -281,48 +260,25 @@ fn canaries(request: &Request) -> Vec<PathBuf> {
 }
 
 fn views(policy: &Policy, host: &Host, mounts: &Mounts) -> Vec<View> {
-    let view = |source: &Path, place: &Path, kind, grant| View {
+    let view = |source: &Path, place: &Path, kind, role, is_writable| View {
         source: source.to_owned(),
         place: place.to_owned(),
         kind,
-        grant,
+        role,
+        is_writable,
         located: mounts.locate(source).map(|(device, inside)| (device.to_owned(), inside)),
         mounts: mounts.below(source).cloned().collect(),
     };
-    let mut views = Vec::new();
-    for (place, entry) in &host.system {
-        if let SystemEntry::View(source, file) = entry {
-            views.push(view(source, place, file.kind, Grant::System));
+    let system = host.system.iter().filter_map(|(place, entry)| match entry {
+        SystemEntry::View(source, file) => Some(view(source, place, file.kind, ViewRole::System, false)),
+        _ => None,
+    });
+    let asked = policy.views().filter_map(|asked| match host.file(asked.source) {
+        Lookup::Found(file) => {
+            Some(view(asked.source, asked.place, file.kind, asked.role, asked.is_writable))
         }
-    }
-    let mut add = |source: &Path, place: &Path, grant| {
         // What is not there is an optional view that is left out.
-        if let Lookup::Found(file) = host.file(source) {
-            views.push(view(source, place, file.kind, grant));
-        }
-    };
-    for bind in &policy.filesystem.ro_bind {
-        add(&bind.src, &bind.dest, Grant::ReadOnly);
-    }
-    for bind in &policy.filesystem.bind {
-        add(&bind.src, &bind.dest, Grant::Writable);
-    }
-    for expose in &policy.run.expose {
-        add(&expose.path, &expose.path, Grant::Exposure);
-    }
-    if let Some(channel) = &policy.channel {
-        add(&channel.dir, &channel.dir, Grant::Channel);
-        for (entries, grant) in [
-            (&channel.fifo, Grant::Fifo),
-            (&channel.lock, Grant::Lock),
-            (&channel.read_only, Grant::Read),
-            (&channel.execute, Grant::Execute),
-        ] {
-            entries.iter().for_each(|entry| add(&entry.path, &entry.path, grant));
-        }
-    }
-    if let Some(workspace) = &policy.workspace {
-        add(&workspace.dir, &workspace.at, Grant::Workspace(workspace.access));
-    }
-    views
+        _ => None,
+    });
+    system.chain(asked).collect()
 }

@@ -7,11 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::scene::{Grant, Scene};
+use super::scene::Scene;
 use super::{Check, Expect, text};
 use crate::host::Kind;
 use crate::mounts::Mounts;
 use crate::plan::Probe;
+use crate::policy::ViewRole;
 use crate::sockets;
 
 /// Sockets that lie in a view: connect(2) asks nothing of the mount. The kernel
@@ -22,7 +23,7 @@ pub(super) fn checks(scene: &Scene, checks: &mut Vec<Check>) {
     for view in &scene.views {
         match view.kind {
             Kind::Socket => drop(places.insert(view.place.clone(), libc::SOCK_STREAM)),
-            Kind::Directory if view.grant != Grant::System => {
+            Kind::Directory if view.role != ViewRole::System => {
                 let found = below(&view.source, &scene.mounts).into_iter();
                 let found = found.filter_map(|path| Some(path.strip_prefix(&view.source).ok()?.to_owned()));
                 places.extend(found.map(|below| (view.place.join(below), libc::SOCK_STREAM)));

@@ -2,7 +2,8 @@
 //! that is not.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use super::{Content, Node, Tree, at, made_up, wrong_kind};
 use crate::error::Error;
 use crate::host::{File, Host, Kind, Lookup};
 use crate::plan::landlock::Grant;
-use crate::policy::{Entry, Origin, Policy};
+use crate::policy::{self, Entry, Origin, Policy, ViewRole};
+use crate::sys::fd::Identity;
 use crate::sys::mount::{NO_EXEC, NO_SUID, READ_ONLY};
 
 /// A path that is hidden, and how.
@@ -92,14 +94,10 @@ struct View {
 /// The host paths that the hiding rests on: the hidden ones and the views, with
 /// what is above them, which a mount can have given a second name.
 pub(super) fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
-    let views = policy.filesystem.binds().map(|bind| &bind.src);
-    let views = views.filter(|_| !policy.run.hide.is_empty());
-    let paths = policy.run.hide.iter().map(|entry| &entry.path).chain(views);
-    paths
-        .flat_map(|path| path.ancestors())
-        .filter(|path| path.parent().is_some())
-        .map(Path::to_owned)
-        .collect()
+    let hidden = policy.run.hide.iter().map(|entry| &*entry.path);
+    let binds = binds(policy).map(|bind| bind.source).filter(|_| !policy.run.hide.is_empty());
+    let paths: HashSet<&Path> = hidden.chain(binds).flat_map(Path::ancestors).collect();
+    paths.into_iter().filter(|path| path.parent().is_some()).map(Path::to_owned).collect()
 }
 
 /// The directories of views that must be built of binds.
@@ -120,25 +118,22 @@ pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
     for hidden in &policy.run.hide {
         check_path(hidden, host)?;
     }
-    for bind in policy.filesystem.binds() {
-        if let Some(hidden) = hider(policy, &bind.src) {
-            return Err(at(&bind.origin, format!("{} is hidden", bind.src.display()))
+    for bind in binds(policy) {
+        if let Some(hidden) = hider(policy, bind.source) {
+            return Err(at(bind.origin, format!("{} is hidden", bind.source.display()))
                 .cause(format!("no view may show what lies in {} ({})", hidden.path.display(), hidden.origin))
                 .remedy("expose it, where it is this run's own; else take one of the two away"));
         }
     }
-    let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = channel.read_only.iter().chain(&channel.execute);
-        let entries = entries.map(|entry| ("the channel's", &*entry.path, &entry.origin));
-        entries.chain([("the channel", &*channel.dir, &channel.origin)])
-    });
-    for (what, path, origin) in channel {
-        refuse_revealing(policy, what, path, origin)?;
-    }
-    if let Some(workspace) = &policy.workspace
-        && policy.run.hide.iter().any(|hidden| hidden.path == workspace.dir)
-    {
-        refuse_revealing(policy, "the workspace", &workspace.dir, &workspace.origin)?;
+    let hidden = policy.run.hidden();
+    for view in policy.views() {
+        let what = match view.role {
+            ViewRole::Channel => "the channel",
+            ViewRole::Read | ViewRole::Execute => "the channel's",
+            ViewRole::Workspace if hidden.contains(view.source) => "the workspace",
+            _ => continue,
+        };
+        refuse_revealing(policy, what, view.source, view.origin)?;
     }
     refuse_aliases(policy, host)
 }
@@ -178,42 +173,54 @@ pub(super) fn refuse_revealing(
 /// The hidden path that a view of `path` would show a part of: one that no entry
 /// of the run's own between them takes out of it.
 fn hider<'a>(policy: &'a Policy, path: &Path) -> Option<&'a Entry> {
-    let exposures = policy.run.expose.iter().map(|expose| &expose.path);
-    let channel = policy.channel.iter().map(|channel| &channel.dir);
-    let workspace = policy.workspace.iter().map(|workspace| &workspace.dir);
-    let own: Vec<&PathBuf> = exposures.chain(channel).chain(workspace).collect();
-    let is_taken_out =
-        |hidden: &Entry| own.iter().any(|own| path.starts_with(own) && own.starts_with(&hidden.path));
+    use ViewRole::{Channel, Exposure, Workspace};
+    let is_taken_out = |hidden: &Entry| {
+        let mut own = policy.views().filter(|view| matches!(view.role, Exposure | Channel | Workspace));
+        own.any(|own| path.starts_with(own.source) && own.source.starts_with(&hidden.path))
+    };
     policy.run.hide.iter().find(|hidden| path.starts_with(&hidden.path) && !is_taken_out(hidden))
+}
+
+/// The views of `filesystem`.
+fn binds(policy: &Policy) -> impl Iterator<Item = policy::View<'_>> {
+    policy.views().filter(|view| view.role.is_bind())
 }
 
 /// A mount can give one directory two paths.
 fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
-    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &bind.origin));
-    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
-    for (source, origin) in binds.chain(workspace).chain(exposures) {
-        let Some(own) = host.identity(source) else { continue };
-        for hidden in &policy.run.hide {
-            if hidden.path.starts_with(source) {
-                continue;
-            }
-            let above = hidden.path.ancestors().filter(|above| above.parent().is_some());
-            if let Some(alias) =
-                above.filter(|above| *above != source).find(|above| host.identity(above) == Some(own))
-            {
-                let (source, alias) = (source.display(), alias.display());
-                return Err(at(origin, format!("{source} shows {} by another path", hidden.path.display()))
-                    .cause(format!("{source} and {alias} are one directory, mounted twice"))
-                    .remedy(format!("name it as {alias}")));
-            }
+    // What is hidden below each directory, and the directories by what they are.
+    let mut below: HashMap<&Path, Vec<(usize, &Entry)>> = HashMap::new();
+    for hidden in policy.run.hide.iter().enumerate() {
+        for above in hidden.1.path.ancestors().filter(|above| above.parent().is_some()) {
+            below.entry(above).or_default().push(hidden);
         }
     }
-    for bind in policy.filesystem.binds() {
-        let mut hides = policy.run.hide.iter().filter(|hidden| !bind.src.starts_with(&hidden.path));
-        if let Some(hidden) = hides.find(|hidden| host.lies_in(&bind.src, &hidden.path)) {
-            let (source, path) = (bind.src.display(), hidden.path.display());
-            return Err(at(&bind.origin, format!("{source} shows what lies in {path} by another path"))
+    let mut known: BTreeMap<Identity, Vec<&Path>> = BTreeMap::new();
+    for above in below.keys() {
+        if let Some(identity) = host.identity(above) {
+            known.entry(identity).or_default().push(above);
+        }
+    }
+    let named = |path: &Path| host.identity(path).and_then(|own| known.get(&own)).into_iter().flatten();
+    for view in policy.views().filter(|view| !view.role.is_of_the_channel()) {
+        let others = named(view.source).filter(|alias| **alias != view.source);
+        let hidden = others.flat_map(|alias| below[alias].iter().map(move |hidden| (alias, hidden)));
+        let hidden = hidden.filter(|(_, (_, hidden))| !hidden.path.starts_with(view.source));
+        let first = hidden.min_by_key(|(alias, (number, _))| (*number, Reverse(alias.as_os_str().len())));
+        if let Some((alias, (_, hidden))) = first {
+            let (source, alias) = (view.source.display(), alias.display());
+            return Err(at(view.origin, format!("{source} shows {} by another path", hidden.path.display()))
+                .cause(format!("{source} and {alias} are one directory, mounted twice"))
+                .remedy(format!("name it as {alias}")));
+        }
+    }
+    for bind in binds(policy) {
+        let others = bind.source.ancestors().flat_map(named);
+        let hidden = others.flat_map(|path| below[path].iter().filter(|(_, hidden)| hidden.path == **path));
+        let hidden = hidden.filter(|(_, hidden)| !bind.source.starts_with(&hidden.path));
+        if let Some((_, hidden)) = hidden.min_by_key(|(number, _)| *number) {
+            let (source, path) = (bind.source.display(), hidden.path.display());
+            return Err(at(bind.origin, format!("{source} shows what lies in {path} by another path"))
                 .cause(format!("a directory above {source} and {path} are one, mounted twice"))
                 .remedy("take one of the two away"));
         }
@@ -224,11 +231,16 @@ fn refuse_aliases(policy: &Policy, host: &Host) -> Result<(), Error> {
 /// Takes the hidden paths out of every view of the tree.
 pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Error> {
     // One that lies in another needs nothing of its own.
-    let paths: BTreeSet<&Path> = policy.run.hide.iter().map(|hidden| &*hidden.path).collect();
+    let paths = policy.run.hidden();
     let is_outermost = |hidden: &&Entry| !hidden.path.ancestors().skip(1).any(|above| paths.contains(above));
-    let outermost: Vec<&Entry> = policy.run.hide.iter().filter(is_outermost).collect();
+    let outermost: BTreeMap<&Path, (usize, &Entry)> =
+        (policy.run.hide.iter().filter(is_outermost).enumerate())
+            .map(|(number, hidden)| (&*hidden.path, (number, hidden)))
+            .collect();
     tree.nodes.retain(|_, node| match &node.content {
-        Content::Bind { source, .. } if node.is_built_in() => !policy.run.hides(source),
+        Content::Bind { source, .. } if node.is_built_in() => {
+            !source.ancestors().any(|above| paths.contains(above))
+        }
         _ => true,
     });
     if outermost.is_empty()
@@ -241,7 +253,11 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
     for view in views(tree) {
         let mut upper = view.upper.clone();
         let mut is_touched = !upper.is_empty();
-        for hidden in &outermost {
+        let inside = outermost.range::<&Path, _>(&*view.source..);
+        let inside = inside.map_while(|(path, hidden)| path.starts_with(&view.source).then_some(*hidden));
+        let mut inside: Vec<(usize, &Entry)> = inside.collect();
+        inside.sort_unstable_by_key(|(number, _)| *number);
+        for (_, hidden) in inside {
             let Some(means) = hide_in(tree, &view, hidden, &mut upper)? else { continue };
             is_touched = true;
             if means == Means::Masked {
@@ -278,33 +294,18 @@ pub(super) fn apply(tree: &mut Tree, policy: &Policy) -> Result<Vec<Hidden>, Err
 }
 
 fn views(tree: &Tree) -> Vec<View> {
-    let view = |(place, node): (&PathBuf, &Node)| match &node.content {
-        Content::Bind { source, file, attributes, .. } if file.kind == Kind::Directory => Some(View {
-            place: place.clone(),
-            source: source.clone(),
-            file: *file,
-            is_writable: attributes & READ_ONLY == 0,
-            upper: Upper::new(),
-            node: node.clone(),
-        }),
-        // One that is to be without a name, which may have something to hide too.
-        Content::Overlay { source, file, upper } => Some(View {
-            place: place.clone(),
-            source: source.clone(),
-            file: *file,
-            is_writable: false,
-            upper: upper.clone(),
-            node: node.clone(),
-        }),
-        Content::Stubs { source, file, .. } => Some(View {
-            place: place.clone(),
-            source: source.clone(),
-            file: *file,
-            is_writable: true,
-            upper: Upper::new(),
-            node: node.clone(),
-        }),
-        _ => None,
+    let view = |(place, node): (&PathBuf, &Node)| {
+        let (source, file, upper, is_writable) = match &node.content {
+            Content::Bind { source, file, attributes, .. } if file.kind == Kind::Directory => {
+                (source, file, Upper::new(), attributes & READ_ONLY == 0)
+            }
+            // One that is to be without a name, which may have something to hide too.
+            Content::Overlay { source, file, upper } => (source, file, upper.clone(), false),
+            Content::Stubs { source, file, .. } => (source, file, Upper::new(), true),
+            _ => return None,
+        };
+        let (place, source) = (place.clone(), source.clone());
+        Some(View { place, source, file: *file, is_writable, upper, node: node.clone() })
     };
     tree.nodes.iter().filter_map(view).collect()
 }

@@ -11,7 +11,7 @@ mod protect;
 mod scope;
 mod steps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -153,19 +153,17 @@ const TMPFS: &str = "tmpfs";
 /// source, and every mount point that lies in a view of the host. Each once, as
 /// each is asked of the kernel.
 pub fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
-    let views: Vec<(&Path, &Path)> = views(policy).collect();
-    let mut paths: BTreeSet<PathBuf> = views.iter().map(|(source, _)| source.to_path_buf()).collect();
-    let places = views.iter().map(|(_, place)| *place);
-    let places = places.chain(policy.filesystem.tmpfs.iter().map(|tmpfs| tmpfs.path.as_path()));
-    for place in places {
-        let below = views.iter().filter(|(_, view)| place != *view && place.starts_with(view));
-        let nearest = below.max_by_key(|(_, view)| view.components().count());
-        let Some((source, view)) = nearest else {
+    let by_place: HashMap<&Path, &Path> = policy.views().map(|view| (view.place, view.source)).collect();
+    let mut paths: BTreeSet<PathBuf> = by_place.values().map(|source| source.to_path_buf()).collect();
+    let tmpfs = policy.filesystem.tmpfs.iter().map(|tmpfs| &*tmpfs.path);
+    for place in policy.views().map(|view| view.place).chain(tmpfs) {
+        let nearest = place.ancestors().skip(1).find_map(|above| Some((above, by_place.get(above)?)));
+        let Some((view, source)) = nearest else {
             // It may lie in a view of the system, which shows the host's own path.
             paths.insert(place.to_owned());
             continue;
         };
-        let within = place.ancestors().take_while(|above| above != view);
+        let within = place.ancestors().take_while(|above| *above != view);
         paths.extend(within.filter_map(|above| above.strip_prefix(view).ok()).map(|rest| source.join(rest)));
     }
     paths.extend(dev::paths(policy));
@@ -173,18 +171,6 @@ pub fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
     paths.extend(protect::paths(policy));
     paths.extend(policy.run.create.iter().map(|entry| entry.path.clone()));
     paths
-}
-
-/// Every view of the host that a policy asks for: its source and its place.
-fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Path)> {
-    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &*bind.dest));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &*expose.path));
-    let channel = policy.channel.iter().flat_map(|channel| {
-        let entries = channel.entries().map(|entry| &*entry.path);
-        [&*channel.dir].into_iter().chain(entries).map(|path| (path, path))
-    });
-    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &*workspace.at));
-    binds.chain(exposures).chain(channel).chain(workspace)
 }
 
 /// Refuses what contradicts itself, as far as this host's facts tell.
@@ -221,9 +207,8 @@ pub(super) fn build(policy: &Policy, host: &Host, with_rights: bool) -> Result<B
     // over it but the cell's own files of /etc, and the one link that is a mere convenience gives way to what
     // needs a directory there.
     // But for the home, without which HOME would lead nowhere.
-    let views = || asked.nodes.iter().filter(|(_, node)| node.content.is_of_the_host());
-    tree.nodes
-        .retain(|place, _| *place == policy.cell.home || views().all(|(view, _)| !place.starts_with(view)));
+    let is_view = |place: &Path| asked.nodes.get(place).is_some_and(|node| node.content.is_of_the_host());
+    tree.nodes.retain(|place, _| *place == policy.cell.home || !place.ancestors().any(is_view));
     if asked.nodes.keys().any(|place| place.starts_with(VAR_TMP)) {
         tree.nodes.remove(Path::new(VAR_TMP));
     }
@@ -247,7 +232,7 @@ pub fn to_list(policy: &Policy, host: &Host) -> Vec<PathBuf> {
         SystemEntry::View(real, _) => Some((&**real, &**place)),
         SystemEntry::Link(_) | SystemEntry::Copy(_) => None,
     });
-    let views = views(policy).chain(system);
+    let views = policy.views().map(|view| (view.source, view.place)).chain(system);
     let hiding = hide::with_unreadable(policy, host);
     views.flat_map(|(source, place)| hide::to_list(&hiding, host, place, source)).collect()
 }
@@ -331,10 +316,13 @@ impl<'a> Tree<'a> {
 
     /// What the host has of it, and the cell's own files of `/etc`.
     fn system(&mut self, policy: &Policy) {
+        let hidden = policy.run.hidden();
         for (path, entry) in &self.host.system {
             // Without a network there is nobody to ask, and no other host to name.
             let names_hosts = ["/etc/resolv.conf", "/etc/hosts"].iter().any(|name| path == Path::new(name));
-            if names_hosts && policy.network.mode == NetworkMode::None || policy.run.hides(path) {
+            if names_hosts && policy.network.mode == NetworkMode::None
+                || path.ancestors().any(|above| hidden.contains(above))
+            {
                 continue;
             }
             let is_settings = ["/etc", "/var", "/sys"].iter().any(|settings| path.starts_with(settings));

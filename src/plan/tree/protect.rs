@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::{Host, Kind, Lookup};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
-use crate::policy::{Access, Mode, Origin, Policy, Protect, ProtectMissing, WAYS_AROUND, Workspace};
+use crate::policy::{Access, Mode, Policy, Protect, ProtectMissing, View, ViewRole, WAYS_AROUND, Workspace};
 use crate::sys::mount::READ_ONLY;
 
 /// The host paths that the protection rests on.
@@ -23,7 +23,7 @@ pub(super) fn paths(policy: &Policy) -> Vec<PathBuf> {
         paths.extend(beside(workspace).into_iter().flatten());
     }
     // A mount can have given each a second name.
-    let dirs = writable(policy).map(|(dir, _)| dir).chain([&*workspace.dir]);
+    let dirs = writable(policy).map(|view| view.source).chain([&*workspace.dir]);
     let above = dirs.flat_map(Path::ancestors).filter(|path| path.parent().is_some());
     paths.extend(above.map(Path::to_owned).collect::<BTreeSet<_>>());
     paths
@@ -207,9 +207,10 @@ pub(super) fn over_itself(place: &Path, is_directory: bool, attributes: u64) -> 
 /// A writable view of the same place, or of one above it, is not held by the
 /// mounts in the workspace.
 fn refuse_another_way(policy: &Policy, host: &Host, source: &Path) -> Result<(), Error> {
-    match writable(policy).find(|(view, _)| host.lies_in(source, view) || host.lies_in(view, source)) {
+    let is_way = |view: &Path| host.lies_in(source, view) || host.lies_in(view, source);
+    match writable(policy).find(|view| is_way(view.source)) {
         None => Ok(()),
-        Some((view, origin)) => Err(at(
+        Some(View { source: view, origin, .. }) => Err(at(
             origin,
             format!("the view of {} can write the protected {}", view.display(), source.display()),
         )
@@ -219,11 +220,8 @@ fn refuse_another_way(policy: &Policy, host: &Host, source: &Path) -> Result<(),
 }
 
 /// What beside the workspace takes writes.
-fn writable(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
-    let binds = policy.filesystem.bind.iter().map(|bind| (&*bind.src, &bind.origin));
-    let exposures = policy.run.expose.iter().map(|expose| (&*expose.path, &expose.origin));
-    let channel = policy.channel.iter().filter(|channel| channel.replaceable);
-    binds.chain(exposures).chain(channel.map(|channel| (&*channel.dir, &channel.origin)))
+fn writable(policy: &Policy) -> impl Iterator<Item = View<'_>> {
+    policy.views().filter(|view| view.is_writable && view.role != ViewRole::Workspace)
 }
 
 fn protects_links(workspace: &Workspace, first: &Protect, links: &[&Protect]) -> Error {

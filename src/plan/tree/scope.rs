@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::{Host, Kind, Lookup, SystemEntry};
 use crate::plan::landlock::Grant;
 use crate::plan::{Made, Prepare};
-use crate::policy::{Expose, ExposeKind, Origin, Policy};
+use crate::policy::{Expose, ExposeKind, Origin, Policy, View, ViewRole};
 
 /// Refuses exposures that contradict the rest of the policy.
 pub(super) fn check(policy: &Policy, host: &Host) -> Result<(), Error> {
@@ -54,7 +54,8 @@ impl Tree<'_> {
     /// is read-only.
     pub(super) fn shared_directories(&mut self, policy: &Policy) -> Result<(), Error> {
         for entry in &policy.run.create {
-            if !is_shown(policy, &entry.path) {
+            let shows = |view: View| !view.role.is_of_the_channel() && view.shows(policy, &entry.path);
+            if !policy.views().any(shows) {
                 return Err(at(&entry.origin, format!("{} is in no view", entry.path.display()))
                     .cause("what is made for the provider has to be seen by it")
                     .remedy("show a directory above it, or leave it out; what is above an exposure is made with it"));
@@ -76,14 +77,11 @@ impl Tree<'_> {
     /// policy names them, unless something else is there.
     pub(super) fn names_of_links(&mut self, policy: &Policy) {
         for (name, real) in &self.host.links {
-            let is_exposed = policy.run.expose.iter().any(|expose| expose.path == *real);
-            let is_channel = policy
-                .channel
-                .iter()
-                .any(|channel| channel.dir == *real || channel.entries().any(|entry| entry.path == *real));
+            let is_own = |view: View| view.role == ViewRole::Exposure || view.role.is_of_the_channel();
+            let is_shown = policy.views().any(|view| view.source == real && is_own(view));
             let is_free = self.nodes.keys().all(|place| !place.starts_with(name))
                 && self.holder(name).is_none_or(|(_, holder)| matches!(holder.content, Content::Directory));
-            if is_free && (is_exposed || is_channel) {
+            if is_free && is_shown {
                 self.put_own(name, Content::Symlink { target: real.clone() }, Grant::Nothing);
             }
         }
@@ -93,9 +91,8 @@ impl Tree<'_> {
 /// An exposure that holds the others would show what they are carved out of.
 fn refuse_wide(policy: &Policy, entry: &Expose) -> Result<(), Error> {
     let path = &entry.path;
-    let exposures = policy.run.expose.iter().map(|expose| &expose.path);
-    let channel = policy.channel.iter().map(|channel| &channel.dir);
-    let inner = exposures.chain(channel).find(|other| *other != path && other.starts_with(path));
+    let own = policy.views().filter(|view| matches!(view.role, ViewRole::Exposure | ViewRole::Channel));
+    let inner = own.map(|view| view.source).find(|other| *other != path && other.starts_with(path));
     match inner {
         None => Ok(()),
         Some(inner) => {
@@ -118,32 +115,22 @@ pub(super) fn refuse_visible(
     let system = host
         .system
         .iter()
-        .find(|(_, entry)| matches!(entry, SystemEntry::View(real, _) if shows(policy, real, path)));
+        .find(|(_, entry)| matches!(entry, SystemEntry::View(real, _) if path.starts_with(real) && !policy.run.hides_in(real, path)));
     if let Some((place, _)) = system {
         return Err(at(origin, format!("{what} {} is visible already", path.display()))
             .cause(format!("{} of the system shows it, and all that lies beside it", place.display()))
             .remedy("move it out of there, or hide what it is a part of"));
     }
-    match views(policy).find(|(source, _)| shows(policy, source, path)) {
+    let mut wide = policy.views().filter(|view| view.role.is_bind() || view.role == ViewRole::Workspace);
+    match wide.find(|view| view.shows(policy, path)) {
         None => Ok(()),
-        Some((source, view)) => Err(at(origin, format!("{what} {} is visible already", path.display()))
-            .cause(format!("the view of {} ({view}) shows it, and all that lies beside it", source.display()))
-            .remedy("take that view away, or the exposure; or hide what it is a part of")),
+        Some(View { source, origin: view, .. }) => {
+            Err(at(origin, format!("{what} {} is visible already", path.display()))
+                .cause(format!(
+                    "the view of {} ({view}) shows it, and all that lies beside it",
+                    source.display()
+                ))
+                .remedy("take that view away, or the exposure; or hide what it is a part of"))
+        }
     }
-}
-
-fn views(policy: &Policy) -> impl Iterator<Item = (&Path, &Origin)> {
-    let binds = policy.filesystem.binds().map(|bind| (&*bind.src, &bind.origin));
-    let workspace = policy.workspace.iter().map(|workspace| (&*workspace.dir, &workspace.origin));
-    binds.chain(workspace)
-}
-
-/// Whether the view of `source` shows `path`: nothing between them is hidden.
-fn shows(policy: &Policy, source: &Path, path: &Path) -> bool {
-    path.starts_with(source) && !policy.run.hides_in(source, path)
-}
-
-fn is_shown(policy: &Policy, path: &Path) -> bool {
-    let exposed = policy.run.expose.iter().any(|expose| path.starts_with(&expose.path));
-    exposed || views(policy).any(|(source, _)| shows(policy, source, path))
 }
