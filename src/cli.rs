@@ -45,18 +45,12 @@ pub enum Command {
     /// Print the steps that `run` would take, and take none.
     #[command(after_help = examples::PLAN)]
     Plan(Deferred<PlanOptions>),
-    /// Show what an agent in a cell can reach of a made-up harness.
+    /// Show what a program can reach of a made-up harness, outside a cell and inside one.
     #[command(after_help = examples::DEMO)]
     Demo(DemoOptions),
     /// The demo's harness process.
     #[command(hide = true)]
     DemoHarness(HarnessOptions),
-    /// The demo's agent.
-    #[command(hide = true)]
-    DemoAgent {
-        /// What to look for, as KEY=VALUE lines.
-        facts: PathBuf,
-    },
     /// Print or check a policy, its schema, or a profile.
     #[command(subcommand, after_help = examples::POLICY)]
     Policy(PolicyCommand),

@@ -53,8 +53,9 @@ use cli::{
 use error::{Error, SETUP_FAILED};
 use launch::notices;
 use message::Look;
-use policy::Policy;
 use policy::error::PolicyError;
+use policy::{Layer, Policy};
+use verify::Answer;
 
 /// Does what the command line says; returns the exit code.
 pub fn run(arguments: Vec<OsString>) -> u8 {
@@ -99,14 +100,13 @@ fn obey(arguments: Vec<OsString>) -> u8 {
             Ok(false) => return 1,
             result => result.map(drop),
         },
-        Command::Demo(options) => match launch::check_proc().and_then(|()| demo::run(&options.without)) {
+        Command::Demo(options) => match show_demo(options.without) {
             Ok(false) => return 1,
             result => result.map(drop),
         },
         Command::DemoHarness(HarnessOptions { case, dir, lock, in_tmp }) => {
             demo::harness::run(&case, &dir, &lock, &in_tmp).map_err(demo_error)
         }
-        Command::DemoAgent { facts } => demo::agent::run(&facts).map_err(demo_error),
     };
     match result {
         Ok(()) => 0,
@@ -168,16 +168,7 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
     let run_as = options.cell.run_as.take();
     let is_bare = options.cell == CellOptions::default();
     options.cell.run_as = run_as;
-    let demo = if is_bare {
-        launch::check_proc()?;
-        let owner = run_as.map(|RunAs { uid, gid }| demo::fixture::Owner { uid, gid });
-        let demo = demo::Demo::new(&[], owner)?;
-        options.cell.policy.push(demo.policy());
-        options.cell.run_as = demo.owner().map(|owner| RunAs { uid: owner.uid, gid: owner.gid });
-        Some(demo)
-    } else {
-        None
-    };
+    let demo = is_bare.then(|| fixture(&mut options.cell, run_as)).transpose()?;
     let policy = load(&options.cell)?;
     let checks = demo.as_ref().map(demo::Demo::checks).unwrap_or_default();
     let launch = launch::Options {
@@ -202,6 +193,38 @@ fn verify_cell(mut options: VerifyOptions) -> Result<bool, Error> {
         print(&verify::table(&document, options.strict, options.verbose, Look::of_stdout()))?;
     }
     Ok(document.sound)
+}
+
+/// The fixture of the demo, with a cell of its run.
+fn fixture(cell: &mut CellOptions, run_as: Option<RunAs>) -> Result<demo::Demo, Error> {
+    launch::check_proc()?;
+    let owner = run_as.map(|RunAs { uid, gid }| demo::fixture::Owner { uid, gid });
+    let demo = demo::Demo::new(owner)?;
+    cell.policy.push(demo.policy());
+    cell.run_as = demo.owner().map(|owner| RunAs { uid: owner.uid, gid: owner.gid });
+    Ok(demo)
+}
+
+/// Tests a cell of the fixture, and asks the same outside; whether the cell is sound.
+fn show_demo(without: Vec<Layer>) -> Result<bool, Error> {
+    let mut cell = CellOptions { without: without.clone(), ..CellOptions::default() };
+    let demo = fixture(&mut cell, None)?;
+    let checks = demo.checks();
+    let take = |probe: &_| child::take(probe).map_or_else(Answer::Refused, Answer::Works);
+    let outside: Vec<verify::Line> = checks.iter().map(|check| check.line(take)).collect();
+    let launch = launch::Options {
+        ids: launch::ids::resolve(cell.run_as)?,
+        test: Some(test(Vec::new(), checks, false)),
+        ..launch::Options::default()
+    };
+    let inside = launch::test(&load(&cell)?, vec!["true".into()], &launch)?.lines;
+    let page = demo.page(&outside, &inside, &without, Look::of_stdout());
+    // Before anything is printed: a reader that has had enough ends this
+    // process, and the fixture would stay.
+    drop(demo);
+    let _ = sys::signal::unblock_all();
+    print(&page)?;
+    Ok(inside.iter().all(|line| !line.is_wrong(false)))
 }
 
 /// Whether the program is there that a run would execute.

@@ -21,6 +21,7 @@ use crate::sys::{Failure, fd};
 use crate::wire::Record;
 
 pub use init::run;
+pub use verify::take;
 
 /// All that the child needs, made before the clone.
 pub struct Child<'a> {

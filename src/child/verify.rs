@@ -43,7 +43,8 @@ impl Child<'_> {
     }
 }
 
-fn take(probe: &Probe) -> Answer {
+/// Asks the kernel, of this process.
+pub fn take(probe: &Probe) -> Answer {
     match probe {
         Probe::Stat { path, file } => reach::stat(path, *file),
         Probe::List { path } => reach::list(path),

@@ -27,7 +27,7 @@ Exit status:
 pub(super) const ALL: &str = concat!(
     "\
 Examples:
-  cellblock demo                              an agent that tries to read a harness
+  cellblock demo                              what a cell denies, with a control outside it
   cellblock run --workspace . -- bash         a shell that sees this directory and the system
   cellblock plan --workspace . -- bash        the steps of that run
   cellblock verify                            test a cell on this host
@@ -90,7 +90,7 @@ Examples:
   cellblock demo --without landlock           what the other layers hold
 
 Exit status:
-  0    every layer is on, and every line is as it should be
+  0    the cell is sound
   1    a line is wrong, or a layer is off
   125  the fixture could not be made, or the cell could not be built";
 

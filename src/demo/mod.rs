@@ -1,46 +1,27 @@
-//! The newcomer's first command: an instance to seal a run against, a scripted
-//! agent in a cell of it, and what the agent could and could not do.
+//! The newcomer's first command: the fixture of an instance, what `verify` finds
+//! of it from within a cell, and what the same probes find outside.
 
-pub mod agent;
 mod checks;
 pub mod fixture;
 pub mod harness;
 mod place;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use anstyle::{AnsiColor, Style};
 use nix::unistd::Uid;
 
 use crate::error::Error;
+use crate::message::Look;
 use crate::policy::Layer;
-use agent::{ACTIVITY, Group, Line};
+use crate::verify::{Check, Line, Verdict};
 use fixture::{Fixture, Owner};
 
 /// The id that root hands the fixture to when sudo names no user: one that no
 /// distribution gives to anybody, below systemd's range for services.
 const NOBODY_ELSE: Owner = Owner { uid: 54321, gid: 54321 };
-
-/// Runs the demo and prints it; whether every layer was on and every line is
-/// as it should be.
-///
-/// # Errors
-///
-/// When the fixture cannot be made or the cell not be started.
-pub fn run(without: &[Layer]) -> Result<bool, Error> {
-    let demo = Demo::new(without, None)?;
-    let page = demo.show()?;
-    // Before anything is printed: a reader that has had enough ends this
-    // process, and the fixture would stay.
-    drop(demo);
-    page.print().map_err(failed)
-}
 
 fn failed(error: io::Error) -> Error {
     let text = error.to_string();
@@ -63,10 +44,7 @@ fn not_made(error: io::Error) -> Error {
 /// The fixture, with the policy of its run. Dropping it removes all of it.
 pub struct Demo {
     fixture: Fixture,
-    /// The provider: a copy of this program, which needs nothing of the system.
-    provider: PathBuf,
     owner: Option<Owner>,
-    without: Vec<String>,
 }
 
 impl Demo {
@@ -76,17 +54,14 @@ impl Demo {
     /// # Errors
     ///
     /// When a file cannot be made, or the harness not be started.
-    pub fn new(without: &[Layer], owner: Option<Owner>) -> Result<Demo, Error> {
-        Demo::make(without, owner).map_err(not_made)
+    pub fn new(owner: Option<Owner>) -> Result<Demo, Error> {
+        Demo::make(owner).map_err(not_made)
     }
 
-    fn make(without: &[Layer], owner: Option<Owner>) -> io::Result<Demo> {
+    fn make(owner: Option<Owner>) -> io::Result<Demo> {
         let owner = Uid::effective().is_root().then(|| owner.unwrap_or_else(owner_for_root));
-        let program = Path::new("/proc/self/exe");
-        let fixture = Fixture::new(owner, program, &["demo-harness"])?;
-        let provider = fixture.install(program, "agent")?;
-        let without = without.iter().map(|layer| name(*layer)).collect();
-        let demo = Demo { fixture, provider, owner, without };
+        let fixture = Fixture::new(owner, "/proc/self/exe".as_ref(), &["demo-harness"])?;
+        let demo = Demo { fixture, owner };
         fs::write(demo.policy(), demo.policy_text())?;
         Ok(demo)
     }
@@ -97,7 +72,7 @@ impl Demo {
     }
 
     /// What a cell of its run is tested for.
-    pub fn checks(&self) -> Vec<crate::verify::Check> {
+    pub fn checks(&self) -> Vec<Check> {
         checks::checks(&self.fixture)
     }
 
@@ -112,7 +87,7 @@ impl Demo {
             r#"version = 1
 
 [filesystem]
-ro_bind = [{{ src = "{provider}", dest = "/opt/agent" }}]
+ro_bind = [{{ src = "{helper}", dest = "/opt/agent" }}]
 
 [run]
 expose = ["{own}"]
@@ -129,104 +104,77 @@ dir = "{work}"
 at = "/work"
 access = "read-only"
 "#,
-            provider = self.provider.display(),
+            helper = get("HELPER"),
             own = get("OWN"),
             channel = get("CHANNEL"),
             work = get("WORK"),
         )
     }
 
-    /// `cellblock run`, from a parent that has a descriptor, a directory and
-    /// an environment to hide.
-    fn cell(&self, arguments: &[&str]) -> io::Result<Output> {
-        let secret = File::open(self.fixture.path("SECRET_FILE"))?;
-        fcntl(&secret, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        let mut run = Command::new("/proc/self/exe");
-        run.args(["run", "--policy"]).arg(self.policy());
-        for layer in &self.without {
-            run.args(["--without", layer]);
-        }
-        if let Some(Owner { uid, gid }) = self.owner {
-            run.args(["--run-as", &format!("{uid}:{gid}")]);
-        }
-        run.args(["--", "/opt/agent"])
-            .args(arguments)
-            .current_dir(self.fixture.path("HARNESS_DIR"))
-            .env("HARNESS_SECRET", self.fixture.get("SECRET"))
-            .stdin(Stdio::null())
-            .output()
-    }
-
-    fn show(&self) -> Result<Page, Error> {
-        // Open before there is a writer, who would wait for it.
-        let mut activity = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(self.fixture.path("FIFO"))
-            .map_err(failed)?;
-        let facts = self.fixture.facts_file();
-        let output = self.cell(&["demo-agent", &facts.to_string_lossy()]).map_err(failed)?;
-        if !output.status.success() {
-            let what = format!("the agent's cell ended with {}", output.status);
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Error::new("demo", what).cause(said.trim()));
-        }
-        let mut arrived = Vec::new();
-        activity.read_to_end(&mut arrived).map_err(failed)?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let lines: Vec<Line> = text.lines().filter_map(Line::parse).collect();
-
-        let mut page = Page::new();
-        page.title("an agent in a cell of its own, and what it could do there");
-        page.note(&format!(
-            "harness: process {} of the user that the agent runs as, files in {}",
+    /// The result: what each of `outside` came to in the cell, what works there,
+    /// and what else is wrong. `inside` holds all lines of `verify`.
+    pub fn page(&self, outside: &[Line], inside: &[Line], without: &[Layer], look: Look) -> String {
+        let mut text = format!(
+            "cellblock demo: what a program can reach outside a cell, and inside one\n\n  \
+             harness: process {}, files in {}\n",
             self.fixture.get("HARNESS_PID"),
             self.fixture.root().display()
-        ));
-        if !self.without.is_empty() {
-            page.note(&format!("layers off: {}", self.without.join(", ")));
-        }
-        for (group, heading, right, wrong) in [
-            (Group::Hidden, "what it must not reach", "denied", "LEAKED"),
-            (Group::Work, "what it must be able to do", "", "FAILED"),
-        ] {
-            page.heading(heading);
-            for line in lines.iter().filter(|line| line.group == group) {
-                let verdict = if line.is_right() { right } else { wrong };
-                let detail = format!("{verdict} {}", line.detail);
-                page.line(line.is_right(), &line.what, detail.trim());
+        );
+        let heading = |left: &str, middle: &str, right: &str| {
+            let line = format!("{left:<30} {middle:<12} {right}");
+            format!("\n  {}\n", look.paint(Style::new().bold(), line.trim_end()))
+        };
+        let same = |a: &Line, b: &Line| (&a.name, &a.object) == (&b.name, &b.object);
+        text += &heading("must be denied", "outside", "in the cell");
+        let row = |line: &Line, outside: &str| row(line, outside, self.fixture.root(), look);
+        for control in outside {
+            if let Some(line) = inside.iter().find(|line| same(control, line)) {
+                text += &row(line, &control.seen);
             }
         }
-        page.heading("what came out of the FIFO");
-        let detail = format!("\"{}\"", arrived.escape_ascii());
-        page.line(arrived == ACTIVITY, "byte for byte what it wrote", &detail);
-        page.heading("how long it took");
-        page.note(&self.times().map_err(failed)?);
-        // An agent that ended half way would otherwise have kept every rule.
-        let whole = text.lines().last() == Some(agent::DONE);
-        page.end(whole, &self.without);
-        Ok(page)
-    }
-
-    /// Medians of the launch, and of the same program without a cell.
-    fn times(&self) -> io::Result<String> {
-        let cell = median(|| self.cell(&["--version"]).map(drop))?;
-        let bare = median(|| {
-            let mut program = Command::new(&self.provider);
-            program.arg("--version").output().map(drop)
-        })?;
-        Ok(format!(
-            "{:.1} ms for a whole run of a program that takes {:.1} ms by itself, median of {RUNS}",
-            cell.as_secs_f64() * 1e3,
-            bare.as_secs_f64() * 1e3
-        ))
+        text += &heading("must work", "", "in the cell");
+        for line in inside.iter().filter(|line| line.expected == "works") {
+            text += &row(line, "");
+        }
+        let is_shown =
+            |line: &Line| line.expected == "works" || outside.iter().any(|control| same(control, line));
+        let rest: Vec<&Line> = inside.iter().filter(|line| line.is_wrong(false) && !is_shown(line)).collect();
+        if !rest.is_empty() {
+            text += &heading("also wrong", "", "in the cell");
+        }
+        text.extend(rest.into_iter().map(|line| row(line, "")));
+        text + &summary(inside, without, look)
     }
 }
 
-/// A layer as `--without` takes it.
-fn name(layer: Layer) -> String {
-    let value = layer.to_possible_value();
-    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// A line, with its object counted from `root`.
+fn row(line: &Line, outside: &str, root: &Path, look: Look) -> String {
+    let (style, mark) = match line.verdict {
+        Verdict::Ok => (GOOD, "✓"),
+        _ if line.is_wrong(false) => (BAD, "✗"),
+        _ => (Style::new(), "-"),
+    };
+    let seen = match line.verdict {
+        // A FIFO without a reader is open to writers too.
+        Verdict::Ok if line.expected == "works" => "works",
+        _ => &line.seen,
+    };
+    let object = Path::new(&line.object).strip_prefix(root).unwrap_or(line.object.as_ref()).display();
+    format!("  {} {:<28} {outside:<12} {seen:<14} {object}\n", look.paint(style, mark), line.name)
+}
+
+fn summary(inside: &[Line], without: &[Layer], look: Look) -> String {
+    let (all, wrong) = (inside.len(), inside.iter().filter(|line| line.is_wrong(false)).count());
+    let off: Vec<&str> = without.iter().map(|layer| layer.name()).collect();
+    let text = match wrong {
+        0 => format!("The cell is sound: none of the {all} lines of `cellblock verify` is wrong."),
+        _ if off.is_empty() => format!("The cell leaks: {wrong} of {all} lines are wrong."),
+        _ => format!("Without {}, {wrong} of {all} lines are wrong.", off.join(", ")),
+    };
+    format!("\n{}\n", look.paint(if wrong == 0 { GOOD } else { BAD }, &text))
 }
 
 /// The user who called sudo; else an id that is nobody's.
@@ -235,93 +183,5 @@ fn owner_for_root() -> Owner {
     match (id("SUDO_UID"), id("SUDO_GID")) {
         (Some(uid), Some(gid)) => Owner { uid, gid },
         _ => NOBODY_ELSE,
-    }
-}
-
-const RUNS: usize = 11;
-
-fn median(mut run: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
-    let mut times = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
-        let start = Instant::now();
-        run()?;
-        times.push(start.elapsed());
-    }
-    times.sort();
-    Ok(times[RUNS / 2])
-}
-
-/// What will be printed: a mark, a text and a detail a line, in colour on a
-/// terminal alone.
-struct Page {
-    text: String,
-    colour: bool,
-    lines: usize,
-    wrong: usize,
-    right: bool,
-}
-
-impl Page {
-    fn new() -> Page {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Page {
-            text: String::new(),
-            colour: io::stdout().is_terminal() && !plain,
-            lines: 0,
-            wrong: 0,
-            right: false,
-        }
-    }
-
-    fn title(&mut self, text: &str) {
-        self.text += &format!("cellblock demo: {text}\n");
-    }
-
-    fn heading(&mut self, text: &str) {
-        let text = self.paint("1", text);
-        self.text += &format!("\n  {text}\n");
-    }
-
-    fn note(&mut self, text: &str) {
-        self.text += &format!("  {text}\n");
-    }
-
-    fn line(&mut self, right: bool, what: &str, detail: &str) {
-        self.lines += 1;
-        self.wrong += usize::from(!right);
-        let (mark, colour) = if right { ("✓", "32") } else { ("✗", "1;31") };
-        let mark = self.paint(colour, mark);
-        self.text += &format!("  {mark} {what:<38} {detail}\n");
-    }
-
-    /// The summary. With a layer off nothing is as it should be, even where
-    /// the others hold every line.
-    fn end(&mut self, whole: bool, without: &[String]) {
-        let (lines, off) = (self.lines, without.join(", "));
-        let text = match (whole, self.wrong) {
-            (false, _) => "The agent did not come to its end.".to_owned(),
-            (true, 0) if off.is_empty() => format!("All {lines} lines are as they should be."),
-            (true, 0) => format!("Without {off} the other layers hold all {lines} lines."),
-            (true, wrong) if off.is_empty() => {
-                format!("{wrong} of {lines} lines are not as they should be.")
-            }
-            (true, wrong) => format!("{off} alone held {wrong} of {lines} lines."),
-        };
-        self.right = whole && self.wrong == 0 && off.is_empty();
-        let colour = if self.right { "32" } else { "1;31" };
-        let text = self.paint(colour, &text);
-        self.text += &format!("\n{text}\n");
-    }
-
-    /// Prints it; whether it is all as it should be.
-    fn print(&self) -> io::Result<bool> {
-        match io::stdout().write_all(self.text.as_bytes()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-            _ => Ok(self.right),
-        }
-    }
-
-    fn paint(&self, colour: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }

@@ -83,6 +83,11 @@ impl Check {
     pub fn untestable(name: &'static str, object: impl Into<String>, why: impl Into<String>) -> Check {
         Check { name, object: object.into(), expect: Expect::Untestable(why.into()), probe: None }
     }
+
+    /// The line of this check where `take` asks the kernel.
+    pub fn line(&self, take: impl Fn(&Probe) -> Answer) -> Line {
+        judge::line(self, self.probe.as_ref().map(take))
+    }
 }
 
 /// What should come of a check.

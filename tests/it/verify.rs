@@ -138,6 +138,34 @@ fn without_a_policy_the_demos_fixture_is_tested() {
 }
 
 #[test]
+fn the_demo_shows_what_is_reached_outside_and_denied_inside() {
+    let Some(site) = Site::new() else { return };
+    let demo = |options: &[&str]| {
+        let output = site.command(site.program()).arg("demo").args(options).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output))
+    };
+    let (code, text) = demo(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    let denied: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.contains("outside  "))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert!(denied.len() > 15, "{text}");
+    for line in denied {
+        let is_reached = ["works", "there", "entries"].iter().any(|word| line.contains(word));
+        assert!(line.contains('✓') && is_reached, "{line}");
+    }
+    let (code, text) = demo(&["--without", "network"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("✗ harness:tcp") && text.contains("Without network"), "{text}");
+    let (code, text) = demo(&["--without", "landlock", "--without", "seccomp"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("✓ run:secret ") && text.contains("Without landlock, seccomp"), "{text}");
+}
+
+#[test]
 fn root_verifies_as_the_user_it_names() {
     if !skip::has_root() {
         return;
