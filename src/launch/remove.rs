@@ -117,19 +117,22 @@ impl Removal<'_> {
             None => holder.try_clone().map_err(|error| errno(&error))?,
             Some(parent) => open_parent(open, self.way[parent].identity)?,
         };
-        match unlinkat(&parent, &*self.way[depth - 1].name, UnlinkatFlags::RemoveDir) {
-            Ok(()) => {}
-            Err(Errno::ENOENT) => {}
+        let is_gone = match unlinkat(&parent, &*self.way[depth - 1].name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => true,
             // Reading may pass over entries while others are removed.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.top().has_shrunk => {
                 self.top().has_shrunk = false;
                 return self.empty(open);
             }
-            Err(errno) => self.stays(None, errno),
-        }
+            Err(errno) => {
+                self.stays(None, errno);
+                false
+            }
+        };
         self.way.pop();
         *open = parent;
-        if self.way.is_empty() { Ok(()) } else { self.has_removed() }
+        // What stays is no reason to read the directory above it again.
+        if is_gone && !self.way.is_empty() { self.has_removed() } else { Ok(()) }
     }
 
     fn top(&mut self) -> &mut Level {

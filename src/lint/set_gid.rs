@@ -1,14 +1,17 @@
 //! Trees that a group shares: their directories hand the group down by the
 //! set-group-id bit, which the filter lets no program set.
 
+use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Facts, Warning, warning};
 use crate::git::{config, file};
 use crate::policy::{Access, Layer, Mode, Policy, View, ViewRole};
+use crate::sys::fd;
 
 /// Where git keeps what the members of a group share.
 const OF_GIT: [&str; 3] = [".git", ".git/objects", ".git/refs"];
@@ -53,7 +56,8 @@ fn hands_down(place: &Path) -> bool {
 
 /// The file whose `core.sharedRepository` names somebody (git-config(1)).
 fn shared_repository(workspace: &Path) -> Option<PathBuf> {
-    let root = fs::File::open(workspace).ok()?;
+    // Somebody may put a link there at any time.
+    let root = fd::open_path(fd::CWD, &CString::new(workspace.as_os_str().as_bytes()).ok()?).ok()?;
     let place = Path::new(".git/config");
     let settings = config::parse(&file::read(root.as_fd(), place).ok()?)?;
     let shared = settings.iter().rfind(|setting| setting.is("core", "sharedrepository"))?;

@@ -17,11 +17,9 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+use crate::long::rounds;
 use crate::skip;
 use crate::user::{self, User};
-
-/// How often a launch races with a thread that swaps what it looks at.
-const RACES: usize = 100;
 
 /// An instance with what an agent may write, and a tree that it may not.
 ///
@@ -407,7 +405,7 @@ fn a_place_that_is_swapped_during_the_launch_leads_nowhere_else() {
             };
             scope.spawn(swap);
             let _stop = Stop(&stop);
-            for round in 0..RACES {
+            for round in 0..rounds(15, 100) {
                 let by_root = user::is_root() && round % 2 == 1;
                 let mut run = ground.run(by_root, &[], "cat runs/own/who chan/descriptor; touch runs/made/x");
                 let output = run.output().expect("a launch");

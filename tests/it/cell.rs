@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use cellblock::demo::fixture::{Fixture, Owner};
 
+use crate::install::install;
 use crate::skip;
 
 /// The user that tests drop to when root starts them.
@@ -32,9 +33,9 @@ impl Ground {
     pub fn new() -> Option<Ground> {
         let owner = nix::unistd::Uid::effective().is_root().then_some(USER);
         let fixture = Fixture::new(owner, probe_program(), &["harness"]).expect("fixture");
-        let install = |program: &Path, name| fixture.install(program, name).expect("install");
-        let probe = install(probe_program(), "probe");
-        let cellblock = install(Path::new(env!("CARGO_BIN_EXE_cellblock")), "cellblock");
+        let [probe, cellblock] = ["bin/probe", "bin/cellblock"].map(|name| fixture.root().join(name));
+        install(probe_program(), &probe);
+        install(env!("CARGO_BIN_EXE_cellblock"), &cellblock);
         let ground = Ground { fixture, probe, cellblock };
         std::fs::write(ground.policy(), ground.policy_text(PROBE, &ground.workspace())).expect("policy");
         ["userns", "landlock"].iter().all(|feature| ground.has(feature)).then_some(ground)
@@ -131,8 +132,10 @@ execute = ["helper"]
 
     fn by_root<S: AsRef<str>>(&self, options: &[&str], command: impl AsRef<[S]>) -> Output {
         let words = self.run_words(options, command);
-        let mut start = Command::new(&words[0]);
-        start.args(&words[1..]).env_remove("SUDO_UID").env_remove("SUDO_GID").stdin(Stdio::null());
+        // Root may have been started without groups, and then has none to give up.
+        let mut start = Command::new("setpriv");
+        start.args(["--groups", "4,6"]).args(words);
+        start.env_remove("SUDO_UID").env_remove("SUDO_GID").stdin(Stdio::null());
         start.output().expect("cellblock starts")
     }
 

@@ -16,6 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::cell::{PROBE, probe_program};
+use crate::install::install;
 use crate::skip;
 use crate::snapshot::{is_as_before, snapshot};
 use crate::user::{self, PATIENCE, User, end, text};
@@ -42,10 +43,7 @@ struct Ground {
 impl Ground {
     fn new() -> Option<Ground> {
         let user = User::new()?;
-        // Not by this process: a child that another test forks meanwhile would
-        // hold it open for writing.
-        let copied = Command::new("cp").arg(probe_program()).arg(user.path("probe")).status();
-        assert!(copied.is_ok_and(|status| status.success()), "cp");
+        install(probe_program(), &user.path("probe"));
         let ground = Ground { user };
         ground.lay_out("inst");
         Some(ground)

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -14,6 +14,7 @@ use nix::unistd::{Pid, mkfifo};
 use serde_json::Value;
 
 use crate::cell::{PROBE, probe_program};
+use crate::install::install;
 use crate::skip;
 use crate::snapshot::{Snapshot, is_as_before, snapshot};
 use crate::user::{self, User, end, eventually};
@@ -46,10 +47,7 @@ struct Place {
 impl Ground {
     fn new() -> Option<Ground> {
         let user = User::new()?;
-        // Not by this process: a child that another test forks meanwhile would
-        // hold it open for writing.
-        let copied = Command::new("cp").arg(probe_program()).arg(user.path("probe")).status();
-        assert!(copied.is_ok_and(|status| status.success()), "cp");
+        install(probe_program(), &user.path("probe"));
         for directory in ["runs/own", "runs/other", "traces", "data", "tree/work/.git", "chan", "other/deep"]
         {
             user.directory(&format!("inst/{directory}"));

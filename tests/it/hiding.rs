@@ -7,10 +7,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::cell::{PROBE, text};
 use crate::instance::{Instance, VIEWS, View, are_absent};
+use crate::long::rounds;
 use crate::skip;
 use crate::snapshot::{changes, snapshot};
 use crate::user;
@@ -18,30 +18,13 @@ use crate::user;
 #[test]
 fn a_thousand_siblings_are_as_absent_as_one() {
     const SIBLINGS: usize = 1200;
-    const LAUNCHES: usize = 15;
     let Some(instance) = Instance::new() else { return };
-    let median = || {
-        let mut times: Vec<Duration> = (0..LAUNCHES)
-            .map(|_| {
-                let started = Instant::now();
-                let output =
-                    instance.command("A", View::ReadOnly, &[], &["true"]).output().expect("it starts");
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                started.elapsed()
-            })
-            .collect();
-        times.sort();
-        times[LAUNCHES / 2]
-    };
-    let few = median();
     for number in 0..SIBLINGS {
         for place in ["runs", "data/run-logs", "chan"] {
             instance.directory(&format!("{place}/sibling-{number}"));
         }
         instance.file(&format!("runs/sibling-{number}/session.db"), "another run's\n");
     }
-    let many = median();
-    println!("a launch with 2 runs: {few:?}; with {} more: {many:?}", SIBLINGS);
     let inst = instance.text("");
     let script = format!(
         "for name in {inst}runs/* {inst}chan/*; do echo $name; done; cat {inst}runs/sibling-7/* 2>&1"
@@ -76,7 +59,7 @@ fn churn(instance: &Instance, place: &str, is_over: &AtomicBool) {
 
 #[test]
 fn what_comes_and_goes_meanwhile_does_no_harm() {
-    const LAUNCHES: usize = 100;
+    let launches = rounds(20, 100);
     let Some(instance) = Instance::new() else { return };
     let is_over = AtomicBool::new(false);
     let inst = instance.text("");
@@ -87,7 +70,7 @@ fn what_comes_and_goes_meanwhile_does_no_harm() {
         for place in ["runs", "db", "public", "chan", "."] {
             scope.spawn(|| churn(&instance, place, &is_over));
         }
-        let wrong: Vec<String> = (0..LAUNCHES)
+        let wrong: Vec<String> = (0..launches)
             .filter_map(|round| {
                 let view = VIEWS[round % VIEWS.len()];
                 let output =
@@ -106,7 +89,7 @@ fn what_comes_and_goes_meanwhile_does_no_harm() {
             })
             .collect();
         is_over.store(true, Ordering::Relaxed);
-        assert!(wrong.is_empty(), "{} of {LAUNCHES}, the first: {}", wrong.len(), wrong[0]);
+        assert!(wrong.is_empty(), "{} of {launches}, the first: {}", wrong.len(), wrong[0]);
     });
 }
 
@@ -123,7 +106,7 @@ fn refused_an_overlay(instance: &Instance, launch: &Command) -> Command {
 
 #[test]
 fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
-    const LAUNCHES: usize = 40;
+    let launches = rounds(10, 40);
     if !skip::has_root() {
         return;
     }
@@ -152,7 +135,7 @@ fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
         for place in ["runs", "db", "public", "."] {
             scope.spawn(|| churn(&instance, place, &is_over));
         }
-        let wrong: Vec<String> = (0..LAUNCHES)
+        let wrong: Vec<String> = (0..launches)
             .filter_map(|_| {
                 let output = launch(&[], &["sh", "-c", &script]).output().expect("it starts");
                 let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -164,7 +147,7 @@ fn where_overlay_is_refused_a_view_of_binds_hides_as_much() {
             })
             .collect();
         is_over.store(true, Ordering::Relaxed);
-        assert!(wrong.is_empty(), "{} of {LAUNCHES}, the first: {}", wrong.len(), wrong[0]);
+        assert!(wrong.is_empty(), "{} of {launches}, the first: {}", wrong.len(), wrong[0]);
     });
 }
 

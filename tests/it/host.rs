@@ -139,10 +139,14 @@ fn a_namespace_that_is_the_launchers_own_is_no_evidence() {
         cellblock::policy::load::load(&Default::default(), &|_| None, &user.path("")).expect("a policy");
     let request = cellblock::plan::Request { command: vec!["true".into()], ..Default::default() };
     let host = cellblock::launch::probe(&policy, Default::default()).expect("a host");
-    let plan = cellblock::plan::build(&policy, &host.1, &request).expect("a plan");
+    let mut plan = cellblock::plan::build(&policy, &host.1, &request).expect("a plan");
     let own = std::process::id() as i32;
-    let error = cellblock::report::collect(&plan, own, 13).expect_err("this process is no cell");
-    assert!(error.what.contains("the user namespace is the launcher's own"), "{error}");
+    for namespace in std::mem::take(&mut plan.namespaces) {
+        plan.namespaces = vec![namespace];
+        let error = cellblock::report::collect(&plan, own, 13).expect_err("this process is no cell");
+        let expected = format!("the {} namespace is the launcher's own", namespace.name());
+        assert!(error.what.contains(&expected), "{error}");
+    }
 }
 
 #[test]

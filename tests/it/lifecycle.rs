@@ -16,14 +16,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::long::{self, rounds};
 use crate::skip;
 use crate::user::{self, User, end, eventually, text};
-
-/// How often the launcher is killed at a random instant.
-const KILLS: usize = 300;
-/// How many launches follow each other, and how many are made at once.
-const IN_A_ROW: usize = 2000;
-const AT_ONCE: usize = 200;
 
 /// Daemons of every kind that outlive their parents.
 const DAEMONS: &str = "setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &); ";
@@ -183,7 +178,7 @@ fn killing_the_launcher_at_any_instant_ends_the_cell() {
     // From before the clone until well into the run, on slow machines too.
     let span = started.elapsed().max(Duration::from_millis(8));
     let mut dice = Dice(1);
-    for round in 0..KILLS {
+    for round in 0..rounds(40, 300) {
         let command = ["sh", "-c", &script];
         let mut start = match user::is_root() && round % 2 == 1 {
             true => user.cell_by_root(&[], &command),
@@ -215,7 +210,7 @@ fn killing_init_or_the_provider_ends_the_cell_and_is_told() {
 fn killing_init_during_set_up_is_told_as_a_provider_that_never_ran() {
     let Some(user) = User::new() else { return };
     let mut dice = Dice(4);
-    for _ in 0..100 {
+    for _ in 0..rounds(20, 100) {
         let mut run = Run::start(&user, &[], &["sleep", "300"]);
         let init = loop {
             let line = run.next().expect("a setup line");
@@ -361,7 +356,7 @@ fn signals_are_passed_on() {
 fn a_signal_during_set_up_is_not_lost() {
     let Some(user) = User::new() else { return };
     let mut dice = Dice(2);
-    for _ in 0..50 {
+    for _ in 0..rounds(15, 50) {
         let run = Run::start(&user, &[], &["sleep", "300"]);
         std::thread::sleep(Duration::from_micros(dice.roll(8000)));
         run.signal(Signal::SIGTERM);
@@ -424,7 +419,12 @@ fn tstp_stops_again_what_was_woken_from_inside() {
 #[test]
 fn every_exit_code_is_passed_through() {
     let Some(user) = User::new() else { return };
-    for code in 0..=255 {
+    let codes = if long::is_asked_for() {
+        (0..=255).collect()
+    } else {
+        vec![0, 1, 2, 77, 124, 125, 126, 127, 128, 255]
+    };
+    for code in codes {
         let status = user.script(&[], &format!("exit {code}")).status();
         assert_eq!(status.expect("a launch").code(), Some(code));
     }
@@ -720,30 +720,32 @@ fn no_key_of_the_callers_session_rides_in() {
 }
 
 #[test]
-fn thousands_of_launches_leave_nothing() {
+fn many_launches_leave_nothing() {
     let Some(user) = User::new() else { return };
     adopt_orphans();
     let before = Traces::of(&user);
-    for _ in 0..IN_A_ROW {
+    let launches = rounds(100, 2000);
+    for _ in 0..launches {
         let status = user.cell(&[], &["true"]).status().expect("a launch");
         assert!(status.success(), "{status}");
     }
     no_orphans();
-    before.are_all_there_is(&user, IN_A_ROW);
+    before.are_all_there_is(&user, launches);
 }
 
 #[test]
-fn hundreds_at_once_leave_nothing() {
+fn many_at_once_leave_nothing() {
     let Some(user) = User::new() else { return };
     adopt_orphans();
     let before = Traces::of(&user);
+    let launches = rounds(40, 200);
     let mut runs: Vec<Run> =
-        (0..AT_ONCE).map(|n| Run::script(&user, &[], &format!("read line; exit {n}"))).collect();
+        (0..launches).map(|n| Run::script(&user, &[], &format!("read line; exit {n}"))).collect();
     for (n, run) in runs.drain(..).enumerate() {
         assert_eq!(run.end().code, n as i32);
     }
     no_orphans();
-    before.are_all_there_is(&user, AT_ONCE);
+    before.are_all_there_is(&user, launches);
 }
 
 /// What a launch could leave behind on the host.

@@ -106,6 +106,9 @@ fn each_way_out_has_its_warning() {
         (&["--bind", "/srv/a:/a", "--env", "PATH=/bin:/a/bin"], &["writable-cell-path"]),
         (&["--ro-bind", "/srv/instance/x", "--hide", "/srv/instance/x/none"], &["hidden-missing"]),
         (&["--ro-bind", "/srv/instance/y", "--hide", "/srv/instance/x/none"], &["hidden-missing"]),
+        // An exposure in it shows that the name is meant; one beside it does not.
+        (&["--hide", "/srv/instance/x/none", "--expose", "/srv/instance/x/none/own"], &[]),
+        (&["--hide", "/srv/instance/x/none", "--expose", "/srv/instance/x/nonesuch"], &["hidden-missing"]),
         (&["--ro-bind", "/home"], &["home-in-view", "credentials-in-view"]),
         (
             &["--workspace", "/home/me"],

@@ -1020,6 +1020,31 @@ fn a_network_namespace_that_is_made_beside_init_is_entered_before_its_sysctls_ar
     assert!(!plan.init.contains(&Step::StartNetwork) && !plan.init.contains(&Step::EnterNetwork), "{plan}");
 }
 
+#[test]
+fn scopes_are_needed_wherever_the_cell_is_in_the_hosts_network() {
+    type Change = fn(&mut Policy, &mut Host);
+    let ways: [Change; 3] = [
+        |policy, _| policy.network.mode = NetworkMode::Host,
+        |policy, _| policy.require.without.push(Layer::Network),
+        |policy, host| {
+            host.refused.push(Layer::Network);
+            policy.require.allow_missing.push(Layer::Network);
+        },
+    ];
+    for (number, change) in ways.into_iter().enumerate() {
+        for abi in [5, 6] {
+            let mut policy = nothing();
+            let mut host = Host { landlock: abi, ..host(&policy) };
+            change(&mut policy, &mut host);
+            let planned = plan::build(&policy, &host, &request()).map_err(|error| error.to_string());
+            let is_refused = planned.is_err_and(|error| error.contains("--allow-missing landlock-scope"));
+            assert_eq!(is_refused, abi < 6, "way {number}, ABI {abi}");
+            policy.require.allow_missing.push(Layer::LandlockScope);
+            assert!(plan::build(&policy, &host, &request()).is_ok(), "way {number}, ABI {abi}");
+        }
+    }
+}
+
 /// The waivers, and whether a ruleset has file rights and scopes.
 type Domain = (Vec<String>, Option<(bool, bool)>);
 

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::long::rounds;
 use crate::site::Site;
 use crate::skip;
 
@@ -123,7 +124,7 @@ fn a_report_is_whole_when_the_provider_ends_at_once() {
     let plan = String::from_utf8(plan.unwrap().stdout).unwrap();
     let digest = plan.split_whitespace().next().unwrap();
 
-    for _ in 0..50 {
+    for _ in 0..rounds(5, 50) {
         let told = run(&site, &["--expose", "own"], &["true"]);
         let events: Vec<&Value> = told.report.iter().map(|line| &line["event"]).collect();
         assert_eq!(events, ["plan", "provider", "applied", "outcome"]);

@@ -11,6 +11,7 @@ use cellblock::host::Ids;
 use nix::unistd::{getegid, geteuid};
 use tempfile::TempDir;
 
+use crate::install::install;
 use crate::skip;
 use crate::user::is_root;
 
@@ -41,13 +42,7 @@ impl Site {
         let ids = Ids { uid, gid, started_by_root: false };
         let site = Site { dir, ids };
         chown(site.root(), Some(uid), Some(gid)).unwrap();
-        let program = env!("CARGO_BIN_EXE_cellblock");
-        if fs::hard_link(program, site.program()).is_err() {
-            // Not by this process: a child that another test forks meanwhile would hold the
-            // copy open for writing, and exec answer ETXTBSY.
-            let copied = Command::new("cp").args([program.as_ref(), site.program().as_os_str()]).status();
-            assert!(copied.is_ok_and(|status| status.success()), "cp");
-        }
+        install(env!("CARGO_BIN_EXE_cellblock"), &site.program());
         let userns = site.beside("/usr/bin/unshare", &["--user", "true"]);
         let userns = userns.is_ok_and(|output| output.status.success());
         let landlock = cellblock::sys::landlock::abi() > 0;

@@ -6,6 +6,7 @@ use std::os::unix::fs::chown;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::long::rounds;
 use crate::skip;
 use crate::user::{User, eventually, text};
 
@@ -188,6 +189,12 @@ fn what_lies_in_a_hidden_or_protected_place_is_refused_by_the_name_of_another_mo
             &format!("shows what lies in {hidden} by another path"),
         );
     }
+    for view in ["alias/hidden", "alias"] {
+        refused(
+            &with_aliases(&user, &["--ro-bind", &name(view), "--hide", &hidden], &["true"]),
+            &format!("{} shows {hidden} by another path", name(view)),
+        );
+    }
     for view in ["alias/work/.git/hooks", "alias/work/.git", "alias/work", "alias"] {
         let view = name(view);
         refused(
@@ -213,15 +220,18 @@ fn names_that_the_run_has_taken_do_not_keep_the_sweep_busy() {
     let Some(user) = User::new().filter(|_| has_python()) else { return };
     policy(&user, "");
     // The names that the sweep would use, and many directories that it has to move.
-    let plant = r#"
+    let many = rounds(1500, 6000);
+    let plant = format!(
+        r#"
 import os
 os.mkdir("/work/.vscode"); os.chdir("/work/.vscode")
-for name in range(6000): open(str(name), "w")
+for name in range({many}): open(str(name), "w")
 for depth in range(30): os.mkdir("d"); os.chdir("d")
-for name in range(6000): os.makedirs(f"{name}/a/b/c")
-"#;
+for name in range({many}): os.makedirs(f"{{name}}/a/b/c")
+"#
+    );
     let started = Instant::now();
-    let output = user.cell(&["--policy", "p.toml"], &["python3", "-c", plant]).output().expect("a launch");
+    let output = user.cell(&["--policy", "p.toml"], &["python3", "-c", &plant]).output().expect("a launch");
     assert!(output.status.success(), "{}", said(&output));
     assert!(!user.path("work/.vscode").exists());
     // Minutes, where each name is tried for each directory.
@@ -269,7 +279,7 @@ fn runs_that_want_one_overlay_at_once_find_it_free_or_in_use() {
     policy(&user, "");
     let overlay = text_of(&user, "protect_missing = \"overlay\"");
     let storm = || {
-        (0..40).for_each(|_| {
+        (0..rounds(8, 40)).for_each(|_| {
             let output = run(&user, &["--policy", &overlay], "true");
             let said = said(&output);
             assert!(output.status.success() || said.contains("another run has an overlay"), "{said}");

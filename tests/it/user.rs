@@ -15,6 +15,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::unistd::{Uid, getegid, geteuid};
 use tempfile::TempDir;
 
+use crate::install::install;
 use crate::skip;
 
 /// The user and group that root drops to: root proves nothing about what an
@@ -24,8 +25,7 @@ const ID: u32 = 54321;
 /// How long anything may take that should take no time.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An ordinary user with a directory that holds a copy of `cellblock`: the
-/// build directory may lie where that user cannot go.
+/// An ordinary user with a directory that holds `cellblock`.
 pub struct User {
     home: TempDir,
 }
@@ -42,13 +42,7 @@ impl User {
             .expect("a directory can be made");
         let user = User { home };
         user.own(user.home.path());
-        let program = user.path("cellblock");
-        // Not by this process: a child that another test forks meanwhile would
-        // hold the copy open for writing, and exec answer ETXTBSY.
-        let copied =
-            Command::new("cp").args([env!("CARGO_BIN_EXE_cellblock").as_ref(), program.as_os_str()]).status();
-        assert!(copied.is_ok_and(|status| status.success()), "cp");
-        user.own(&program);
+        install(env!("CARGO_BIN_EXE_cellblock"), &user.path("cellblock"));
         let made = user.command("unshare").args(["--user", "--map-current-user", "true"]).status();
         let has_namespaces = made.is_ok_and(|status| status.success());
         (skip::has("userns", has_namespaces) && skip::has("landlock", cellblock::sys::landlock::abi() > 0))

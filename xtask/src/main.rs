@@ -4,6 +4,7 @@ mod bench;
 mod compat;
 mod filters;
 mod man;
+mod mutants;
 mod schema;
 mod tidy;
 
@@ -22,6 +23,7 @@ enum Task {
     Filters(filters::Args),
     Tidy(tidy::Args),
     Man(man::ManArgs),
+    Mutants(mutants::Args),
     Completions(man::CompletionsArgs),
     Schema(schema::Args),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Task::Filters(args) => filters::run(&args),
         Task::Tidy(args) => tidy::run(args),
         Task::Man(args) => man::man(args),
+        Task::Mutants(args) => mutants::run(&args),
         Task::Completions(args) => man::completions(args),
         Task::Schema(args) => schema::run(args),
     };
