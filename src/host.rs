@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::sysinfo::sysinfo;
 use nix::unistd::Pid;
 
 use crate::git::Repository;
@@ -47,8 +48,8 @@ pub struct Host {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// The content of the filter that the policy brings, if it brings one.
     pub own_filter: Option<Result<Vec<u8>, Errno>>,
-    /// Whether a process beside init can make the network namespace: on another
-    /// processor, and where its number can be given out again.
+    /// Whether a process beside init can make the network namespace: on a
+    /// processor that is likely to be free, and where its number can be given out again.
     pub beside: bool,
     /// Layers whose namespace a first clone was refused.
     pub refused: Vec<Layer>,
@@ -175,7 +176,7 @@ impl Host {
             links: Vec::new(),
             salt: salt(),
             own_filter: own_filter.map(read_small),
-            beside: Path::new("/proc/sys/kernel/ns_last_pid").exists() && processors() > 1,
+            beside: Path::new("/proc/sys/kernel/ns_last_pid").exists() && has_a_free_processor(),
             refused: Vec::new(),
             without_overlay: Vec::new(),
             listings: BTreeMap::new(),
@@ -225,10 +226,12 @@ impl Host {
     }
 }
 
-/// How many processors this process may run on.
-fn processors() -> usize {
+/// Whether one of the processors that this process may run on is likely to be free:
+/// to wait for a process that waits for its turn takes longer than to do its work.
+fn has_a_free_processor() -> bool {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
-    (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).count()
+    let processors = (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).count();
+    processors > 1 && sysinfo().is_ok_and(|info| info.load_average().0 < processors as f64)
 }
 
 /// 128 bits of the kernel's randomness, by way of the keys of a hash.

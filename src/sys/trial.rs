@@ -35,6 +35,7 @@ pub const LAUNCHER: &[Harmless] = &[
     Harmless::new("statx", libc::SYS_statx),
     Harmless::new("fstatfs", libc::SYS_fstatfs),
     Harmless::new("sched_getaffinity", libc::SYS_sched_getaffinity),
+    Harmless::new("sysinfo", libc::SYS_sysinfo),
     Harmless::new("getpeername", libc::SYS_getpeername),
     Harmless::new("getdents64", libc::SYS_getdents64),
     Harmless::new("pipe2", libc::SYS_pipe2),
