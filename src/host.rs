@@ -13,9 +13,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-
 use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::sysinfo::sysinfo;
 use nix::unistd::Pid;
 
@@ -261,6 +260,11 @@ pub fn look_up(path: &Path) -> Lookup {
     }
 }
 
+/// Whether a file lies on a procfs.
+fn is_on_proc(file: impl AsFd) -> Result<bool, Errno> {
+    Ok(fstatfs(file)?.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
 fn open_file(path: &Path) -> Result<File, Errno> {
     let path = CString::new(OsStr::as_bytes(path.as_ref())).map_err(|_| Errno::EINVAL)?;
     let opened = fd::open_path(fd::CWD, &path).map_err(|failure| failure.errno)?;
@@ -270,7 +274,7 @@ fn open_file(path: &Path) -> Result<File, Errno> {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
         kind: Kind::of_mode(stat.st_mode),
         character_device: is_character_device.then_some(stat.st_rdev),
-        is_on_proc: fstatfs(&opened)?.filesystem_type() == PROC_SUPER_MAGIC,
+        is_on_proc: is_on_proc(&opened)?,
         mode: stat.st_mode & 0o7777,
         owner: stat.st_uid,
     })

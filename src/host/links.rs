@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::readlinkat;
-use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use super::is_on_proc;
 use crate::policy::Policy;
 use crate::sys::fd;
 
@@ -122,7 +122,7 @@ impl Walk {
             return Some(Step::Entry(file, is_roots(&stat)));
         }
         // What a link of procfs says is not where it leads.
-        let is_elsewhere = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() != PROC_SUPER_MAGIC);
+        let is_elsewhere = is_on_proc(&file) == Ok(false);
         let text = readlinkat(&file, "").ok().filter(|_| stat.st_uid == 0 && is_elsewhere);
         Some(Step::Link(text.map(PathBuf::from)))
     }

@@ -190,7 +190,7 @@ impl Plan {
     /// Whether a step is of the network namespace that is made beside init.
     pub fn is_beside(&self, index: usize) -> bool {
         self.step(index).is_some_and(|step| {
-            matches!(step, Step::StartNetwork | Step::EnterNetwork) || *step == sysctls::last_pid("1")
+            matches!(step, Step::StartNetwork | Step::EnterNetwork) || *step == sysctls::last_pid()
         })
     }
 
@@ -302,7 +302,7 @@ fn init(policy: &Policy, host: &Host, request: &Request, cell: Init) -> Result<V
     steps.extend(beside.then_some(Step::EnterNetwork));
     steps.extend(sysctls::steps(policy.mode, leaf, network.then_some(host.ids.gid)));
     // The provider is process 2 all the same.
-    steps.extend(beside.then(|| sysctls::last_pid("1")));
+    steps.extend(beside.then(sysctls::last_pid));
     // The second layer of what Landlock refuses there.
     steps.extend((policy.mode == Mode::Sealed).then(|| Step::Seal { path: c"proc".into() }));
     steps.extend(covers);

@@ -34,9 +34,9 @@ pub fn steps(mode: Mode, own_cgroup: bool, own_network: Option<u32>) -> Vec<Step
     steps
 }
 
-/// Counts on from this process number (a kernel with CONFIG_CHECKPOINT_RESTORE has the file).
-pub fn last_pid(number: &str) -> Step {
-    write("kernel/ns_last_pid", number)
+/// The next process of the cell is number 2 again (a kernel with CONFIG_CHECKPOINT_RESTORE has the file).
+pub fn last_pid() -> Step {
+    write("kernel/ns_last_pid", "1")
 }
 
 fn write(name: &str, value: &str) -> Step {
